@@ -63,6 +63,8 @@ found! {
     // Without magazines the block waits in the other thread's outbox.
     there ["on"];
     gone ["on", "off"];
+    here ["on", "off"];
+    late ["on"];
 }
 
 /// Where it is not noticed it does no harm: nobody but the other thread can look into its outbox.

@@ -6,7 +6,7 @@ use crate::api::hardened;
 use crate::api::{checked, guard, slow_free, slow_path};
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
-use crate::front::{large_blocks, tls};
+use crate::front::{large_blocks, suspects, thread, tls};
 use crate::lockfree::magazine_slots::Push;
 use crate::os;
 use crate::superslab::pagemap::{self, FOREIGN, HARDENED};
@@ -278,9 +278,30 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
         } else if block.is_null() {
             // Common in C, and nothing else here would have to be asked.
             return;
+        } else if kind != FOREIGN as usize && kind <= CLASSES {
+            return free_newcomer(block, kind);
         }
         slow_free::free_armed(block, heap, kind)
     }
+}
+
+/// `free` by a thread that has no heap: the first one to have the block may have marked it.
+///
+/// # Safety
+///
+/// As [`slow_free::free_cold`]; `kind` is a size class.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_newcomer(block: *mut u8, kind: usize) {
+    // SAFETY: `with_heap_to_free` passes a heap that the calling thread owns, or null if it has none. The other
+    // clauses are the caller's.
+    thread::with_heap_to_free(|heap| unsafe {
+        if heap.is_null() {
+            suspects::free_without_heap(block, kind as u8)
+        } else {
+            Heap::free_newcomer(heap, block, kind as u8)
+        }
+    });
 }
 
 /// `calloc`.

@@ -4,6 +4,7 @@ use crate::base::misuse::{self, Fault};
 use crate::front::heap::{GATE_AT, Heap};
 use crate::front::registry;
 use crate::sampling;
+use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Slab};
 use crate::tiny::bins::UNMARKED;
 use crate::tiny::classes::CLASSES;
@@ -33,6 +34,26 @@ impl Heap {
     pub(crate) unsafe fn is_armed_for(heap: *const Heap, kind: usize) -> bool {
         // SAFETY: the field is the owner's, and constant in placeholders.
         unsafe { (*heap).magazines.is_armed(kind) }
+    }
+
+    /// Frees a block that C's `free` had from a thread without a heap, which has got this one for it: marks the
+    /// block, or frees it as a suspect if it looks free. While there is a profile nothing is marked.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::free`].
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn free_newcomer(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: the caller's clauses are the same. A block of a class that is aligned as all are has a
+        // second word, if it is one.
+        unsafe {
+            let marks = Heap::can_mark(heap, class as usize) && block.addr() % size_of::<Block>() == 0;
+            if marks && !sampling::is_on() && !Block::half_mark_once(block.cast(), (*heap).bins.secret) {
+                return Heap::free_suspect(heap, block, class);
+            }
+            Heap::free(heap, block, class)
+        }
     }
 
     /// Frees a block that looks free already, or not like a block. Reports misuse if it is not one, or is in
@@ -81,8 +102,20 @@ pub(crate) unsafe fn free_without_heap(block: *mut u8, class: u8) {
     if sampling::is_on() && sampling::may_hold(block) {
         sampling::freed(block);
     }
-    // SAFETY: the caller's clauses are the same.
-    unsafe { free::send_without_heap(registry::secret(), block, class as usize) }
+    // SAFETY: the caller's clauses are the same. The page map says that the block's memory is a slab's, or it
+    // is not looked at.
+    unsafe {
+        let secret = registry::secret();
+        if class as usize != UNMARKED
+            && block.addr() % size_of::<Block>() == 0
+            && pagemap::kind(block) == class
+            && Block::is_half_marked(block.cast(), secret)
+            && is_in_a_magazine(block, class as usize)
+        {
+            return misuse::report("free", block, Fault::DoubleFree);
+        }
+        free::send_without_heap(secret, block, class as usize)
+    }
 }
 
 /// Whether a block that is marked as free may be in another thread's outbox, on its way to a slab of this

@@ -24,6 +24,14 @@ static void *free_and_end(void *block) {
     return NULL;
 }
 
+/* The 17th block that a thread frees, for which it gets a heap, once more. */
+static void *free_some_twice(void *unused) {
+    for (int i = 0; i <= 16; i++) free(others[i]);
+    free(others[16]);
+    exit(survived()); /* before the thread's magazines are looked at */
+    return unused;
+}
+
 static int is_among(void **blocks, long count, void *block) {
     for (long i = 0; i < count; i++)
         if (blocks[i] == block) return 1;
@@ -108,6 +116,17 @@ int main(int argc, char **argv) {
     } else if (!strcmp(kind, "there")) { /* first by another thread, which lives */
         CHECK(pthread_create(&thread, NULL, free_and_stay, announce(block)) == 0);
         CHECK(sem_wait(&freed) == 0);
+    } else if (!strcmp(kind, "here")) { /* by this one, and then by one without a heap */
+        free(announce(block));
+        CHECK(pthread_create(&thread, NULL, free_and_end, block) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        return survived();
+    } else if (!strcmp(kind, "late")) { /* by one that has just got a heap for it */
+        make(size);
+        others[16] = announce(block);
+        CHECK(pthread_create(&thread, NULL, free_some_twice, NULL) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        return survived();
     } else if (!strcmp(kind, "gone")) { /* by one that has ended */
         CHECK(pthread_create(&thread, NULL, free_and_end, announce(block)) == 0);
         CHECK(pthread_join(thread, NULL) == 0);
