@@ -8,8 +8,11 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 use support::{in_own_process, in_own_processes};
 
 /// The plugin of `examples/plugin.rs`, built if need be, as this test is (`cargo test --release` tests a
@@ -297,5 +300,92 @@ fn its_own_thread_ends_and_its_statistics_are_printed() {
             assert_eq!(text.matches("\"event\":\"exit\"").count(), round, "{text}");
         }
         std::fs::remove_file(&file).unwrap();
+    });
+}
+
+/// The plugin that a function closes at exit, after the allocator's own, and the thread that ends after that.
+static AT_EXIT: OnceLock<(Plugin, libc::pthread_t)> = OnceLock::new();
+static HAS_WORKED: AtomicBool = AtomicBool::new(false);
+static MAY_END: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn close_at_exit() {
+    let (plugin, thread) = AT_EXIT.get().unwrap();
+    // SAFETY: nobody is inside; the thread is joined once.
+    unsafe {
+        assert_eq!(libc::dlclose(plugin.0), 0);
+        assert!(!is_mapped(), "something keeps it");
+        MAY_END.store(true, SeqCst);
+        assert_eq!(libc::pthread_join(*thread, std::ptr::null_mut()), 0);
+    }
+}
+
+/// A program closes its plugins in a function that it has registered with `atexit` before it opened them, so it is
+/// called after theirs; and then its threads end.
+#[test]
+fn it_is_closed_at_exit_before_threads_end() {
+    in_own_processes("it_is_closed_at_exit_before_threads_end", &[false, true], |background| {
+        if background {
+            // SAFETY: no other thread looks at the environment.
+            unsafe { std::env::set_var("HAKMEM_BACKGROUND", "on") };
+        }
+        // SAFETY: the function neither takes nor returns anything.
+        assert_eq!(unsafe { libc::atexit(close_at_exit) }, 0);
+        let plugin = Plugin::load();
+        extern "C" fn work(plugin: *mut c_void) -> *mut c_void {
+            let plugin = Plugin(plugin);
+            assert!(plugin.work(100_000) >= 100_000);
+            HAS_WORKED.store(true, SeqCst);
+            while !MAY_END.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            std::ptr::null_mut()
+        }
+        let mut thread = 0;
+        // SAFETY: the function takes the plugin's handle.
+        assert_eq!(unsafe { libc::pthread_create(&mut thread, std::ptr::null(), work, plugin.0) }, 0);
+        assert!(plugin.work(5000) >= 5000);
+        waiting::until("the thread does not work", || HAS_WORKED.load(SeqCst));
+        assert!(AT_EXIT.set((plugin, thread)).is_ok());
+    });
+}
+
+/// What describes memory stays where a thread that has used the plugin goes on, but no memory that is much in
+/// use.
+#[test]
+fn little_stays_where_a_thread_that_has_used_it_goes_on() {
+    in_own_process("little_stays_where_a_thread_that_has_used_it_goes_on", || {
+        let (calls, called) = channel::<(usize, std::sync::mpsc::Sender<()>)>();
+        extern "C" fn serve(calls: *mut c_void) -> *mut c_void {
+            type Calls = std::sync::mpsc::Receiver<(usize, std::sync::mpsc::Sender<()>)>;
+            // SAFETY: the test passes a box of that type.
+            let calls = unsafe { Box::from_raw(calls.cast::<Calls>()) };
+            while let Ok((plugin, done)) = calls.recv() {
+                let plugin = Plugin(std::ptr::with_exposed_provenance_mut(plugin));
+                assert!(plugin.work(5000) >= 5000);
+                done.send(()).unwrap();
+            }
+            std::ptr::null_mut()
+        }
+        let mut thread = 0;
+        let called = Box::into_raw(Box::new(called)).cast();
+        // SAFETY: the function takes that box.
+        assert_eq!(unsafe { libc::pthread_create(&mut thread, std::ptr::null(), serve, called) }, 0);
+        let (mut mapped, mut resident) = (0, 0);
+        for round in 0..30 {
+            let plugin = Plugin::load();
+            let (done, is_done) = channel();
+            calls.send((plugin.0.expose_provenance(), done)).unwrap();
+            is_done.recv().unwrap();
+            plugin.unload();
+            if round == 9 {
+                (mapped, resident) = (mapped_kib(), support::resident() / 1024);
+            }
+        }
+        let each = [mapped_kib() - mapped, support::resident() / 1024 - resident].map(|kib| kib / 20);
+        println!("{} KiB of addresses each time, {} resident", each[0], each[1]);
+        assert!(each[0] <= 16 * 1024 && each[1] <= 128, "{each:?} KiB");
+        drop(calls);
+        // SAFETY: joined once.
+        assert_eq!(unsafe { libc::pthread_join(thread, std::ptr::null_mut()) }, 0);
     });
 }

@@ -65,6 +65,7 @@ found! {
     gone ["on", "off"];
     here ["on", "off"];
     late ["on"];
+    starved ["on", "off"];
 }
 
 /// Where it is not noticed it does no harm: nobody but the other thread can look into its outbox.

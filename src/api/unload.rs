@@ -6,8 +6,8 @@
 //!
 //! A library cannot always tell why its `.fini_array` runs. At exit the C library calls all handlers, the
 //! last registered one first: among them ours, and one of its own that goes through the `.fini_array` of
-//! every library. `dlclose` goes through that of one library only. So [`unload`] does what is right for a
-//! library that goes, and harmless in a process that ends.
+//! every library. `dlclose` goes through that of one library only. So [`withdraw`] and [`unload`] do what is right
+//! for a library that goes, and harmless in a process that ends.
 
 use crate::api::{control, profile_file, report};
 use crate::base::options;
@@ -23,6 +23,9 @@ use core::ffi::c_void;
 
 /// Whether there is something to do at the end: since [`init`], and until somebody does it.
 static TO_DO: AtomicBool = AtomicBool::new(false);
+/// Whether something may still be called that must not be once this code is gone: since [`init`], until the
+/// library's end. A library can also be unloaded by a function that is called at exit, after [`at_exit`].
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     /// What `atexit` calls. `atexit` itself is in an archive, not in a shared library, and whether a shared
@@ -34,6 +37,7 @@ unsafe extern "C" {
 pub(crate) fn init() {
     // AcqRel, here and below: each change pairs with the one before.
     TO_DO.swap(true, AcqRel);
+    IS_CALLED.swap(true, AcqRel);
     // SAFETY: the handler has the type that the C library asks for, and never unwinds. It is registered as
     // this library's, so it is called before this code is unmapped.
     unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::object().handle) };
@@ -70,21 +74,34 @@ extern "C" fn at_exit(_: *mut c_void) {
 
 /// What `.fini_array` calls.
 extern "C" fn fini() {
-    if can_be_unloaded(imp::object().dynamic) && TO_DO.swap(false, AcqRel) {
+    if !can_be_unloaded(imp::object().dynamic) || !IS_CALLED.swap(false, AcqRel) {
+        return;
+    }
+    let is_first = TO_DO.swap(false, AcqRel);
+    if is_first {
         profile_file::finish();
         report::print_at_exit();
+    }
+    withdraw();
+    if is_first {
         unload();
     }
 }
 
-/// Leaves nothing behind that could be called, and no memory except that of blocks in use.
+/// Leaves nothing behind that could be called.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
-fn unload() {
+fn withdraw() {
     background::stop();
     control::stop_listening(options::get().profile_signal);
     thread::unhook();
     guard::uninstall();
+}
+
+/// Leaves no memory behind except that of blocks in use.
+#[cold]
+#[unsafe(link_section = "hakmem_rare")]
+fn unload() {
     purge::purge_from(Extent::Pages);
     let mut others = false;
     registry::each_owned(|_| others = true);

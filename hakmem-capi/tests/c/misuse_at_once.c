@@ -3,6 +3,7 @@
 #include "../support/misuse.h"
 #include <pthread.h>
 #include <semaphore.h>
+#include <sys/resource.h>
 
 enum { MANY = 2000 };
 
@@ -20,6 +21,12 @@ static void *free_and_stay(void *block) {
 }
 
 static void *free_and_end(void *block) {
+    free(block);
+    return NULL;
+}
+
+static void *free_when_freed(void *block) {
+    CHECK(sem_wait(&freed) == 0);
     free(block);
     return NULL;
 }
@@ -119,6 +126,13 @@ int main(int argc, char **argv) {
     } else if (!strcmp(kind, "here")) { /* by this one, and then by one without a heap */
         free(announce(block));
         CHECK(pthread_create(&thread, NULL, free_and_end, block) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        return survived();
+    } else if (!strcmp(kind, "starved")) { /* and then by one for which there is no memory for a heap */
+        CHECK(pthread_create(&thread, NULL, free_when_freed, block) == 0);
+        free(announce(block));
+        struct rlimit none = {1, 1};
+        CHECK(setrlimit(RLIMIT_AS, &none) == 0 && sem_post(&freed) == 0);
         CHECK(pthread_join(thread, NULL) == 0);
         return survived();
     } else if (!strcmp(kind, "late")) { /* by one that has just got a heap for it */
