@@ -202,7 +202,17 @@ fn confined_processes_are_told_what_they_have_done() {
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{text}");
     let allocated = text.split("  allocated by thread ").nth(1).and_then(|rest| rest.lines().nth(1));
     assert!(allocated.is_some_and(|line| line.starts_with("hakmem:     0x")), "{text}");
-    assert!(text.contains("  freed by thread "), "{text}");
+    assert!(text.contains("  freed by a thread that is not known\n"), "{text}");
+}
+
+/// Blocks that had guard pages before a process was confined are let go of by what it may still call.
+#[test]
+fn confined_processes_free_blocks_between_guard_pages() {
+    let program = compile("gcc", "confined.c", &["-pthread"]);
+    for options in [&[][..], &[("HAKMEM_HARDENED", "on")], &[("HAKMEM_HARDENED", "light")]] {
+        let mut command = preloaded(&program);
+        expect_ok(command.arg("guarded").env("HAKMEM_GUARD", "1").envs(options.iter().copied()), LIMIT);
+    }
 }
 
 /// Programs ask by a call that fails whether the system has filters: that confines nobody.

@@ -20,7 +20,8 @@ const WAITS: u32 = 200;
 /// Lets one thread report, and not twice: whether the caller is the first, comes later than another thread,
 /// or is here again.
 fn turn() -> Whose {
-    let me = thread::system_id();
+    // Where that may not be asked for, what tells it from other threads at this moment.
+    let me = thread::system_id().unwrap_or_else(|| thread::id() as u32 | 1);
     let mut before = 0;
     while let Err(other) = REPORTING.compare_exchange(before, me, SeqCst, SeqCst) {
         if other == me {

@@ -70,7 +70,7 @@ fn is_due([left, random]: &[Cell<u64>; 2]) -> bool {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn allocated(block: *mut u8, size: usize, sampler: &[Cell<u64>; 2]) {
-    history::allocated(block.addr(), size, is_due(sampler));
+    history::allocated(block.addr(), size, is_due(sampler) && !os::is_confined());
 }
 
 /// In hardened mode a block is about to be freed.

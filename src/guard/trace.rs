@@ -8,11 +8,14 @@ use crate::sync::{AtomicU32, AtomicUsize};
 /// Return addresses that are kept.
 const FRAMES: usize = 40;
 
+/// The number of a thread that may not ask for it.
+const UNKNOWN: u32 = u32::MAX;
+
 /// A thread and its stack at some moment. All zero is none. Written by whoever holds the slot, or the record;
 /// read by whoever reports something, perhaps meanwhile, so all of it is atomic. SeqCst throughout: this is
 /// rare.
 pub(super) struct Trace {
-    /// The thread's number in the system; 0 for none.
+    /// The thread's number in the system, or [`UNKNOWN`]; 0 for none.
     thread: AtomicU32,
     depth: AtomicU32,
     addresses: [AtomicUsize; FRAMES],
@@ -44,7 +47,7 @@ impl Trace {
     /// Notes the calling thread, with a stack.
     #[unsafe(link_section = "hakmem_rare")]
     fn set(&self, addresses: &[usize; FRAMES], depth: usize) {
-        self.thread.store(thread::system_id(), SeqCst);
+        self.thread.store(thread::system_id().unwrap_or(UNKNOWN), SeqCst);
         self.depth.store(depth as u32, SeqCst);
         let found = addresses.iter().take(depth);
         self.addresses.iter().zip(found).for_each(|(to, from)| to.store(*from, SeqCst));
@@ -75,6 +78,9 @@ impl Trace {
             return;
         }
         let depth = self.depth.load(SeqCst) as usize;
+        if thread == UNKNOWN {
+            return message::line(format_args!("  {what} by a thread that is not known"));
+        }
         if depth == 0 {
             return message::line(format_args!("  {what} by thread {thread}; its stack is not known"));
         }

@@ -48,16 +48,19 @@ pub(crate) fn is_first() -> bool {
     if cfg!(miri) || calls::is_confined() {
         return true;
     }
-    system_id() == super::process_id()
+    system_id() == Some(super::process_id())
 }
 
-/// The system's number for the calling thread; the process's where it cannot be asked.
-pub(crate) fn system_id() -> u32 {
-    if cfg!(miri) || calls::is_confined() {
-        return super::process_id();
+/// The system's number for the calling thread. `None` where the process may not ask for it.
+pub(crate) fn system_id() -> Option<u32> {
+    if calls::is_confined() {
+        return None;
+    }
+    if cfg!(miri) {
+        return Some(super::process_id());
     }
     // SAFETY: the call has no preconditions, and cannot fail.
-    unsafe { raw::call!(SYS_gettid) }.map_or(u32::MAX, |id| id as u32)
+    Some(unsafe { raw::call!(SYS_gettid) }.map_or(u32::MAX, |id| id as u32))
 }
 
 /// Whether the thread of this process that had this [number](system_id) has ended. False where it cannot be

@@ -169,7 +169,8 @@ fn sampled(block: *mut u8, size: usize, exact: usize, tag: u32) {
         address: block.expose_provenance(),
         size: size as u64,
         rate,
-        thread: thread::system_id(),
+        // Who may not ask for it has no profile any more.
+        thread: thread::system_id().unwrap_or_default(),
         tag,
         now: os::now_ns(),
         mapped: os::MAPPED_PEAK.load(Relaxed),

@@ -4,6 +4,7 @@
  *   confined under PROGRAM...  may not make the calls that only some allocators make, from the start
  *   confined later             the latter for threads that start after the first allocation
  *   confined again             frees a block twice that was between guard pages before
+ *   confined guarded           frees and resizes blocks that were between guard pages before
  *   confined ends              may not open files any more, nor may its child, and ends with both
  *   confined work              the work alone */
 #include "../support/test.h"
@@ -94,6 +95,15 @@ int main(int argc, char **argv) {
         free(block);
         free(block);
         return 1;
+    }
+    if (!strcmp(argv[1], "guarded")) {
+        char *block = malloc(100), *other = malloc(100);
+        FILTER(SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, SYS_getpid, SYS_gettid, SYS_process_vm_readv, SYS_mincore);
+        free(block);
+        CHECK((other = realloc(other, 5000)) != NULL);
+        free(other);
+        for (int i = 0; i < 1000; i++) free(malloc(100));
+        _exit(0);
     }
     if (!strcmp(argv[1], "ends")) {
         free(malloc(100));
