@@ -205,6 +205,13 @@ fn confined_processes_are_told_what_they_have_done() {
     assert!(text.contains("  freed by a thread that is not known\n"), "{text}");
 }
 
+/// A filter for all threads meets none of ours that is just starting.
+#[test]
+fn confined_processes_may_have_just_started_the_background_thread() {
+    let program = compile("gcc", "confined.c", &["-pthread"]);
+    expect_ok(preloaded(&program).arg("starting"), LIMIT);
+}
+
 /// Blocks that had guard pages before a process was confined are let go of by what it may still call.
 #[test]
 fn confined_processes_free_blocks_between_guard_pages() {

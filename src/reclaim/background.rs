@@ -15,7 +15,7 @@ use crate::os::{self, futex, held, process};
 use crate::reclaim::idle_heaps;
 use crate::superslab::layout::SUPERSLAB;
 use crate::superslab::{pool, purge};
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::ptr;
@@ -34,6 +34,8 @@ const OFF: u32 = 0;
 const STARTING: u32 = 1;
 const ON: u32 = 2;
 const STOPPING: u32 = 3;
+/// Whether the thread has made the calls that a thread makes once, and that a filter may forbid. SeqCst: rare.
+static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 /// The thread's id, for whoever joins it. Relaxed: stored before [`STATE`] is `ON`, loaded after.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
@@ -145,6 +147,7 @@ fn run(wait: bool) -> i32 {
         return 0;
     }
     WAKER.reset();
+    IS_SETTLED.store(false, SeqCst);
     match os::thread::spawn(main) {
         Ok(thread) => {
             THREAD.store(thread as usize, Relaxed);
@@ -156,6 +159,15 @@ fn run(wait: bool) -> i32 {
             set(OFF);
             error
         }
+    }
+}
+
+/// Whether no thread is just starting, which makes more calls than later on.
+pub(crate) fn is_settled() -> bool {
+    match STATE.load(SeqCst) {
+        STARTING => false,
+        ON => IS_SETTLED.load(SeqCst),
+        _ => true,
     }
 }
 
@@ -199,6 +211,7 @@ pub(crate) fn after_fork() {
 extern "C" fn main(_: *mut c_void) -> *mut c_void {
     os::thread::name(c"hakmem");
     os::thread::be_ordinary();
+    IS_SETTLED.store(true, SeqCst);
     let delay = u32::try_from(options::get().purge_delay).ok();
     let pause = (delay.unwrap_or(0) / PAUSE_PART).max(MIN_PAUSE);
     let (mut fruitless, mut woken, mut lull) = (0, true, 0);

@@ -5,17 +5,22 @@
  *   confined later             the latter for threads that start after the first allocation
  *   confined again             frees a block twice that was between guard pages before
  *   confined guarded           frees and resizes blocks that were between guard pages before
+ *   confined starting          while the background thread starts; on one processor, as other threads may have it
  *   confined ends              may not open files any more, nor may its child, and ends with both
  *   confined work              the work alone */
 #include "../support/test.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
 enum { BLOCKS = 200000, THREADS = 3 };
+
+#pragma weak hak_background_start
+int hak_background_start(void);
 
 static pthread_barrier_t meet;
 static void *blocks[THREADS][BLOCKS];
@@ -48,8 +53,8 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* Allows, or forbids, the calls; the others the other way round. */
-static void filter(const int *calls, int count, unsigned then, unsigned otherwise) {
+/* Allows, or forbids, the calls; the others the other way round. For this thread, or for all. */
+static void filter(int all, const int *calls, int count, unsigned then, unsigned otherwise) {
     struct sock_filter code[64] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
     int length = 1;
     for (int i = 0; i < count; i++) {
@@ -58,12 +63,18 @@ static void filter(const int *calls, int count, unsigned then, unsigned otherwis
     }
     code[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, otherwise);
     struct sock_fprog program = {(unsigned short)length, code};
+    if (all) {
+        CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+        return;
+    }
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
 #define FILTER(then, otherwise, ...)                                                                         \
-    filter((const int[]){__VA_ARGS__}, sizeof((const int[]){__VA_ARGS__}) / sizeof(int), then, otherwise)
+    filter(0, (const int[]){__VA_ARGS__}, sizeof((const int[]){__VA_ARGS__}) / sizeof(int), then, otherwise)
+#define FILTER_ALL(then, otherwise, ...)                                                                     \
+    filter(1, (const int[]){__VA_ARGS__}, sizeof((const int[]){__VA_ARGS__}) / sizeof(int), then, otherwise)
 
 static void *starts(void *arg) {
     free(malloc(100));
@@ -104,6 +115,27 @@ int main(int argc, char **argv) {
         free(other);
         for (int i = 0; i < 1000; i++) free(malloc(100));
         _exit(0);
+    }
+    if (!strcmp(argv[1], "starting")) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(sched_getcpu(), &one);
+        CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+        for (int i = 0; i < 50; i++) {
+            pid_t child = fork();
+            CHECK(child >= 0);
+            if (child == 0) {
+                CHECK(hak_background_start() == 0);
+                CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+                FILTER_ALL(SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, SYS_prctl, SYS_sched_setaffinity,
+                           SYS_sched_getscheduler, SYS_rt_sigprocmask, SYS_set_robust_list);
+                usleep(20000);
+                _exit(0);
+            }
+            int status = -1;
+            CHECK(waitpid(child, &status, 0) == child && status == 0);
+        }
+        return 0;
     }
     if (!strcmp(argv[1], "ends")) {
         free(malloc(100));
