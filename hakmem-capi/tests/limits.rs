@@ -7,7 +7,7 @@ mod support;
 use link::{LIMIT, Link, build, command};
 use std::path::Path;
 use std::process::{Command, Output};
-use support::{expect_ok, run};
+use support::{compile, expect_ok, preloaded, run};
 
 const WAYS: [Link; 4] = [Link::Preload, Link::Shared, Link::Archive, Link::Static];
 
@@ -88,4 +88,14 @@ fn a_soft_limit_above_the_hard_one() {
         stderr(&output),
         "hakmem: HAKMEM_SOFT_LIMIT: 1073741824 is above the hard limit of 67108864; using the hard limit only\n"
     );
+}
+
+/// In hardened mode a block that was aligned would lie elsewhere now, if there were room.
+#[test]
+fn realloc_needs_no_memory_for_what_is_not_longer() {
+    let program = compile("gcc", "realloc_refused.c", &[]);
+    for hardened in ["off", "on", "light", "checks"] {
+        let mut command = preloaded(&program);
+        expect_ok(command.env("HAKMEM_HARD_LIMIT", "100M").env("HAKMEM_HARDENED", hardened), LIMIT);
+    }
 }

@@ -252,7 +252,7 @@ pub(super) unsafe fn realloc(
             ptr::copy_nonoverlapping(block, new, old.min(size));
             free(block, Said::Nothing, "realloc");
         }
-    } else if size < old {
+    } else if size <= old {
         // Where it is it needs no memory.
         // SAFETY: in use, by the answer above, and only the caller uses it.
         let shorten = || unsafe { hardened::shorten(block, old, size, align) };

@@ -70,7 +70,7 @@ mod tests {
     fn who_comes_by_gives_back_what_is_due_and_else_nothing() {
         let _alone = lists::ALONE.lock();
         assert!(child::is_so(|| {
-            const LONG: i32 = 600_000;
+            const LONG: i32 = 200_000;
             crate::hardened::inherit();
             lists::purge();
             unmapping::purge();

@@ -51,9 +51,23 @@ fn ns_of(clock: libc::clockid_t) -> u64 {
 }
 
 /// Milliseconds from one reading of [`now_ms`] to another. Zero when `since` is the later one: two threads
-/// read the clock, and the one that proceeds first may have read last.
+/// read the clock, and the one that proceeds first may have read last. What has never been, at 0, is long ago,
+/// but for the last minutes before the clock begins anew.
 pub(crate) fn elapsed(since: u32, now: u32) -> u32 {
-    const AHEAD: u32 = 3_600_000;
+    const AHEAD: u32 = 5 * 60_000;
     let elapsed = now.wrapping_sub(since);
     if elapsed > u32::MAX - AHEAD { 0 } else { elapsed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::elapsed;
+
+    #[test]
+    fn what_was_read_later_is_not_long_ago_and_what_never_was_is() {
+        assert_eq!([elapsed(5, 7), elapsed(7, 5), elapsed(u32::MAX, 1)], [2, 0, 2]);
+        assert_eq!(elapsed(200_000, 0), 0);
+        // But for minutes in 49 days.
+        assert_eq!(elapsed(0, u32::MAX - 1_800_000), u32::MAX - 1_800_000);
+    }
 }

@@ -239,6 +239,7 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
             count_map(new - old);
         } else {
             MAPPED.fetch_sub(old - new, Relaxed);
+            PURGED.fetch_add(old - new, Relaxed);
         }
         Ok(())
     })

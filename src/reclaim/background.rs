@@ -336,7 +336,7 @@ mod tests {
             ready();
             let now = os::now_ms();
             // As if the clock stood still.
-            REFUSED.store(now.wrapping_add(1_000_000), Relaxed);
+            REFUSED.store(now.wrapping_add(200_000), Relaxed);
             assert_eq!(tick(), OFF, "the system has just refused it");
             STATE.store(STARTING, Relaxed);
             assert_eq!((tick(), run(false)), (STARTING, 0), "another thread is at it");

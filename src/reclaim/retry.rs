@@ -173,7 +173,7 @@ fn when_returned(mut seen: u32, attempt: &dyn Fn() -> Allocation) -> Allocation 
         let now = returning::returned();
         if now != seen {
             seen = now;
-            let allocation = if held::limited() { held::beyond_soft(attempt) } else { attempt() };
+            let allocation = beyond_soft(attempt);
             if !allocation.ptr.is_null() {
                 FRUITLESS.tried(true, os::now_ms());
                 return allocation;
@@ -185,6 +185,16 @@ fn when_returned(mut seen: u32, attempt: &dyn Fn() -> Allocation) -> Allocation 
         }
     }
     Allocation::NONE
+}
+
+/// Tries again, beyond the soft limit if there are limits.
+fn beyond_soft(attempt: &dyn Fn() -> Allocation) -> Allocation {
+    if !held::limited() {
+        return attempt();
+    }
+    let allocation = held::beyond_soft(attempt);
+    limits::report_crossing();
+    allocation
 }
 
 #[cold]
@@ -299,11 +309,7 @@ pub(crate) unsafe fn resize_at_last(block: *mut u8, kind: u8, size: usize, align
         if allocation.ptr.is_null() { reclaimed(attempt) } else { allocation }
     };
     // SAFETY: this function's contract is that of `grow_by`.
-    unsafe {
-        grow_by(block, kind, size, align, |_, attempt| {
-            if held::limited() { held::beyond_soft(|| again(attempt)) } else { again(attempt) }
-        })
-    }
+    unsafe { grow_by(block, kind, size, align, |_, attempt| beyond_soft(&|| again(attempt))) }
 }
 
 /// Resizes a mapping that is to grow after `reclaim` has made room, unless there cannot be any. Null then, or

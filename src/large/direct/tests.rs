@@ -213,3 +213,15 @@ fn what_was_filled_is_cut_off() {
         assert!(unsafe { free(block) });
     }
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_a_mapping_loses_has_gone_back() {
+    assert!(crate::large::child::is_so(|| {
+        let block = os::map_aligned(ptr::null_mut(), 4 << 20, os::page_size());
+        let before = os::PURGED.load(crate::sync::Ordering::Relaxed);
+        // SAFETY: a mapping of this test alone.
+        let shrunk = unsafe { os::remap(block, 4 << 20, 1 << 20) };
+        shrunk.is_ok() && os::PURGED.load(crate::sync::Ordering::Relaxed) - before == 3 << 20
+    }));
+}

@@ -7,6 +7,7 @@ use crate::large::child;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::{Block, Slab};
+use crate::sync::AtomicUsize;
 use crate::tiny::free;
 use core::cell::Cell;
 use core::ptr;
@@ -26,7 +27,7 @@ fn heap_and_large(len: usize) -> (*mut Heap, *mut u8) {
 
 /// A reclaim has just been in vain, as if the clock stood still since.
 fn in_vain() {
-    FRUITLESS.tried(false, os::now_ms().wrapping_add(1_000_000));
+    FRUITLESS.tried(false, os::now_ms().wrapping_add(200_000));
 }
 
 fn nothing_freed_since() {
@@ -226,6 +227,28 @@ fn the_hard_limit_is_counted_when_it_has_refused() {
             assert!(resize(block, DIRECT, 64 * MIB, 1).is_null());
             assert_eq!(resize(block, DIRECT, MIB + MIB / 2, 1), block);
         }
+        true
+    }));
+}
+
+/// Also where what crosses it was had late.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn the_hook_hears_of_each_way_beyond_the_soft_limit() {
+    static CROSSED: AtomicUsize = AtomicUsize::new(0);
+    assert!(child::is_so(|| {
+        let (_, block) = heap_and_large(2 * MIB);
+        limits::on_soft_limit(Some(|_, _| _ = CROSSED.fetch_add(1, Relaxed)));
+        let crossed = || CROSSED.swap(0, Relaxed);
+        let get = || large::alloc(4 * MIB, 1);
+        held::set(held::bytes() + MIB, 0);
+        assert!(!when_returned(returning::returned().wrapping_sub(1), &get).ptr.is_null());
+        assert_eq!(crossed(), 1);
+        held::set(0, 0);
+        held::set(held::bytes() + MIB, 0);
+        // SAFETY: a block in use of this thread.
+        assert!(!unsafe { resize_at_last(block, DIRECT, 8 * MIB, 1) }.is_null());
+        assert_eq!(crossed(), 1);
         true
     }));
 }
