@@ -100,6 +100,12 @@ fn growth_is_shown() {
         let back = run(hakmem().arg("diff").arg(after).arg(&before));
         assert!(back.stdout().contains("Shrunk: -32.4 MiB"), "{}", back.stdout());
     }
+    // What leaked is gone: there is nothing of it to draw.
+    let (fixed, none) = (put(folder.path(), "fixed.hakprof", &profile(0)), folder.path().join("none.svg"));
+    let ended = run(hakmem().arg("diff").arg(&before).arg(&fixed).arg("--svg").arg(&none));
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stdout().contains("Shrunk: -13.9 MiB"), "{}", ended.stdout());
+    assert!(ended.stderr.contains("no flame graph: nothing of") && !none.exists(), "{}", ended.stderr);
     // The same profile twice.
     let ended = run(hakmem().arg("diff").arg(&before).arg(&before));
     assert!(ended.stdout().contains(": 0 B"), "{}", ended.stdout());

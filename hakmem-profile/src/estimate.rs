@@ -30,8 +30,11 @@ pub(crate) fn rounding_variance(blocks: f64, step: u64) -> f64 {
     blocks * (step as f64).powi(2) * HALF_LN_40 / (Z * Z)
 }
 
-/// The probability that a block of `size` bytes is sampled.
+/// The probability that a block of `size` bytes is sampled: with rate 1 all are.
 pub fn probability(size: u64, rate: u64) -> f64 {
+    if rate <= 1 {
+        return 1.0;
+    }
     -(-(size as f64) / rate.max(1) as f64).exp_m1()
 }
 
@@ -192,6 +195,8 @@ mod tests {
 
     #[test]
     fn of_what_is_always_sampled_the_interval_is_narrow() {
+        // At this rate everything is.
+        assert_eq!(Estimate::new(1_000_000, 8, 1).interval(), (8e6, 8e6));
         let (low, high) = Estimate::new(3, 64 << 20, RATE).interval();
         assert!(low >= 3.0 * f64::from(64 << 20) && high < 3.001 * f64::from(64 << 20), "{low} {high}");
         // One sample says that there was a block.

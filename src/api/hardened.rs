@@ -232,6 +232,9 @@ pub(super) unsafe fn realloc(
         misuse::report("realloc", block, Fault::FreedSize);
     }
     if size <= isize::MAX as usize {
+        // As if it were allocated: a program may need nothing else for long.
+        request::look();
+        profile_file::tick_if_on();
         // SAFETY: in use, by the answer, and only the caller uses it.
         if seen_in_place(block, old, size, || unsafe { hardened::resize(block, old, size, align) }) {
             return block;

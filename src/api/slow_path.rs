@@ -151,6 +151,9 @@ pub(super) unsafe fn reallocate(
     let is_large = stride(kind as usize) == 0;
     let stays_large = is_large && class_of(size, align) == 0 && size <= isize::MAX as usize;
     if stays_large {
+        // As if it were allocated: a program may need nothing else for long.
+        request::look();
+        profile_file::tick_if_on();
         // SAFETY: a large block of that kind, which only the caller uses.
         let moved = seen_by_profile(block, size, || unsafe { retry::resize(block, kind, size, align) });
         if !moved.is_null() {
@@ -187,7 +190,7 @@ pub(super) unsafe fn reallocate(
 }
 
 /// Runs `resize`, which resizes a large block to `size` bytes or returns null, and tells a heap profile.
-fn seen_by_profile(block: *mut u8, size: usize, resize: impl FnOnce() -> *mut u8) -> *mut u8 {
+pub(super) fn seen_by_profile(block: *mut u8, size: usize, resize: impl FnOnce() -> *mut u8) -> *mut u8 {
     let lifted = if sampling::is_on() { sampling::lift(block) } else { None };
     let moved = resize();
     if let Some(lifted) = lifted {

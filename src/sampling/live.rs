@@ -80,14 +80,34 @@ impl Live {
         true
     }
 
-    /// Adds a block again that was [removed](Live::remove). False when there is no memory for that.
+    /// Adds a block again that was [lifted](Live::lift). False when there is no memory for that.
     #[must_use]
     pub(super) fn put_back(&mut self, entry: &Entry) -> bool {
         self.insert(entry.address, entry.site, entry.born)
     }
 
-    /// Takes a block out.
+    /// Takes a block out that is freed, and tells tracers.
     pub(super) fn remove(&mut self, address: usize) -> Option<Entry> {
+        let entry = self.lift(address)?;
+        probes::free(address);
+        Some(entry)
+    }
+
+    /// Tells tracers that a block is freed that was [lifted](Live::lift), unless another one has its place by
+    /// now, of which they know more than that.
+    pub(super) fn tell_freed(&self, entry: &Entry) {
+        let mut at = self.heads.get(self.head(entry.address)).copied().unwrap_or(0);
+        while let Some(other) = self.entries.get(at as usize).filter(|_| at != 0) {
+            if other.address == entry.address {
+                return;
+            }
+            at = other.next;
+        }
+        probes::free(entry.address);
+    }
+
+    /// Takes a block out.
+    pub(super) fn lift(&mut self, address: usize) -> Option<Entry> {
         let head = self.head(address);
         let (mut before, mut at) = (0, self.heads.get(head).copied().unwrap_or(0));
         while at != 0 {
@@ -103,7 +123,6 @@ impl Live {
                 self.count -= 1;
                 hide(address);
                 pages::remove(address);
-                probes::free(address);
                 return Some(entry);
             }
             (before, at) = (at, entry.next);

@@ -261,7 +261,7 @@ pub(crate) fn lift(block: *mut u8) -> Option<Lifted> {
         return None;
     }
     let mut locked = lock_or_miss()?;
-    let entry = locked.store.live.remove(block.addr())?;
+    let entry = locked.store.live.lift(block.addr())?;
     Some(Lifted { entry, began: locked.store.began.monotonic })
 }
 
@@ -274,7 +274,12 @@ pub(crate) fn put_down(lifted: Lifted, stays: bool) {
     let Some(mut locked) = lock_or_miss() else { return };
     let store = &mut locked.store;
     // Another profile may have begun meanwhile.
-    if store.began.monotonic == lifted.began && !(stays && store.live.put_back(&lifted.entry)) {
+    let is_same = store.began.monotonic == lifted.began;
+    if is_same && stays && store.live.put_back(&lifted.entry) {
+        return;
+    }
+    store.live.tell_freed(&lifted.entry);
+    if is_same {
         let rate = store.rate();
         store.count_freed(&lifted.entry, rate, now);
     }

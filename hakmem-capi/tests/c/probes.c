@@ -39,6 +39,22 @@ __attribute__((noinline)) void work(void) {
     p = realloc(p, 9 << 20);
     printf("program: free %zx\n", (size_t)old);
     said(p, 9 << 20);
+    // What is refused changes nothing.
+    if (realloc(p, (size_t)1 << 46))
+        exit(4);
+    // Copied: it would leave most of a mapping unused.
+    old = (uintptr_t)p;
+    p = realloc(p, 2 << 20);
+    printf("program: free %zx\n", (size_t)old);
+    said(p, 2 << 20);
+    // So is a run that has another one behind it.
+    void *run = said(malloc(300000), 300000), *behind = said(malloc(300000), 300000);
+    old = (uintptr_t)run;
+    run = realloc(run, 600000);
+    printf("program: free %zx\n", (size_t)old);
+    said(run, 600000);
+    drop(run);
+    drop(behind);
     drop(p);
 }
 

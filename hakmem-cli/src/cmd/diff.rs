@@ -43,18 +43,22 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     notes.extend(more);
     notes.sort();
     notes.dedup();
-    if let Some(path) = &args.svg {
+    let drawn = args.svg.as_ref().map(|path| -> anyhow::Result<_> {
         let title = format!("{} to {}", args.before.display(), args.after.display());
-        let drawn = svg::differential(&before.folded(), &after.folded(), &title)?;
+        let Some(drawn) = svg::differential(&before.folded(), &after.folded(), &title)? else {
+            return Ok(format!("no flame graph: nothing of {} is there to be drawn", args.after.display()));
+        };
         std::fs::write(path, drawn)
             .with_context(|| format!("cannot write {}; name another file", path.display()))?;
-    }
+        Ok(format!("flame graph: {}", path.display()))
+    });
+    let drawn = drawn.transpose()?;
     let width = sys::columns(&std::io::stdout()).unwrap_or(super::profile::COLUMNS);
     let totals = (before.bytes(), after.bytes());
     let text = table::changes(&diff::rows(&before, &after), totals, args.top, width);
     report::print((text + &table::said(&notes, width)).as_bytes())?;
-    if let Some(path) = &args.svg {
-        report::say(&format!("flame graph: {}", path.display()));
+    if let Some(drawn) = drawn {
+        report::say(&drawn);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -157,7 +157,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, size: usize, kind: usize) -> *
     if kind == RUN && old <= 2 * MAX_SMALL && size <= MAX_SMALL && size > MAX_SMALL / 4 * 3 {
         // The shortest run. A buffer that grows and shrinks at the border to the classes is not copied each
         // time.
-        return block;
+        return slow_path::seen_by_profile(block, size, || block);
     }
     // Over the mark, too.
     let size = size.max(MIN_ALIGN);
