@@ -41,12 +41,13 @@ pub(crate) fn seen(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Whether the program calls this library's functions where it calls the C library's by name, asked of one
-/// that hardly any program replaces. Not if it has loaded the library by `dlopen`, and a static program knows
-/// no names: there all belongs together that is here.
+/// Whether the program calls this library's functions where it calls the C library's by name, asked of some
+/// that hardly any program replaces, and none all of. Not if it has loaded the library by `dlopen`, and a
+/// static program knows no names: there all belongs together that is here.
 pub(crate) fn is_seen() -> bool {
-    let ours: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void = crate::reallocarray;
-    seen(c"reallocarray") == ours as *mut c_void
+    let array: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void = crate::reallocarray;
+    let pages: extern "C" fn(usize) -> *mut c_void = crate::pvalloc;
+    seen(c"reallocarray") == array as *mut c_void || seen(c"pvalloc") == pages as *mut c_void
 }
 
 /// The C library's own `dlopen`. A static program has none.

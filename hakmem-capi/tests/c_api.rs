@@ -89,7 +89,9 @@ fn replaced_operators() {
     let compiled = |more: &[&str]| support::compile("g++", "cxx_replaced.cpp", &[&quiet, more].concat());
     let first = compiled(&["-DLIBRARY", "-shared", "-fPIC"]).display().to_string();
     for replaced in ["-DPLAIN", "-DARRAYS", "-DALIGNED"] {
-        for more in [&[][..], &["-no-pie"], &["-static-libstdc++"], &["-Wl,--no-as-needed", &first]] {
+        let more =
+            [&[][..], &["-DARRAY"], &["-no-pie"], &["-static-libstdc++"], &["-Wl,--no-as-needed", &first]];
+        for more in more {
             let program = compiled(&[&[replaced], more].concat());
             assert_eq!(expect_ok(&mut Command::new(&program), LIMIT), "as C++ says\n");
             assert_eq!(
@@ -98,6 +100,15 @@ fn replaced_operators() {
                 "{replaced} {more:?}"
             );
         }
+    }
+}
+
+/// Before the options are read, nobody knows whether the heap is hardened.
+#[test]
+fn a_short_calloc_comes_first() {
+    let program = support::compile("gcc", "calloc_first.c", &["-ldl"]);
+    for hardened in ["off", "on", "light"] {
+        expect_ok(support::preloaded(&program).env("HAKMEM_HARDENED", hardened), LIMIT);
     }
 }
 

@@ -322,9 +322,17 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
 #[inline(never)]
 extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
     // The mark, too, of which the hardened heap has none, but an eye on each byte.
-    let bytes = if hardened::is_on() { bytes } else { bytes.max(MIN_ALIGN) };
+    let is_hardened = hardened::is_on();
+    let more = if is_hardened { bytes } else { bytes.max(MIN_ALIGN) };
     // SAFETY: just allocated for that many bytes, or null.
-    or_enomem(unsafe { slow_path::cleared(slow_path::alloc_to_clear(bytes, MIN_ALIGN, None), bytes) })
+    let block = unsafe { slow_path::cleared(slow_path::alloc_to_clear(more, MIN_ALIGN, None), more) };
+    if more != bytes && is_hardened != hardened::is_on() {
+        // The first call has read the options.
+        // SAFETY: of the lines above, or null.
+        unsafe { free(block) };
+        return calloc_rest(bytes);
+    }
+    or_enomem(block)
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two. Null when there is no memory; leaves

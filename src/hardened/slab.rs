@@ -350,7 +350,7 @@ impl Slab {
                 *count += 1;
             }
             if state != FRESH {
-                let first = end.max(index * self.stride() & !(page - 1));
+                let first = end.max((index * self.stride()) & !(page - 1));
                 end = ((index + 1) * self.stride()).next_multiple_of(page);
                 touched += end - first;
             }

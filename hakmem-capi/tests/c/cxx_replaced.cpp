@@ -1,6 +1,7 @@
 // A program with operators of its own, which put a header before each block, and none of the others: those
 // call them, as C++ says. Compiled once for each set of operators that is replaced: -DPLAIN, -DARRAYS
 // or -DALIGNED. With -DLIBRARY it is a library for the first of them, whose constructor comes before Hakmem's.
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,13 @@ __attribute__((constructor)) static void first() {
     operator delete(operator new(100, std::nothrow), (size_t)100);
 }
 #else
+
+#ifdef ARRAY
+// As programs for systems without it bring along.
+extern "C" void *reallocarray(void *block, size_t count, size_t size) {
+    return size && count > SIZE_MAX / size ? nullptr : realloc(block, count * size);
+}
+#endif
 
 static int made, freed;
 
