@@ -319,8 +319,8 @@ extern "C" fn close_at_exit() {
     }
 }
 
-/// A program closes its plugins in a function that it has registered with `atexit` before it opened them, so it is
-/// called after theirs; and then its threads end.
+/// A program closes its plugins in a function that it has registered with `atexit` before it opened them, so
+/// it is called after theirs; and then its threads end.
 #[test]
 fn it_is_closed_at_exit_before_threads_end() {
     in_own_processes("it_is_closed_at_exit_before_threads_end", &[false, true], |background| {

@@ -9,8 +9,8 @@ pub fn plain(folded: &Folded, title: &str) -> anyhow::Result<Vec<u8>> {
     draw(&lines(folded), title)
 }
 
-/// The flame graph of `after`: what has grown is red, what has shrunk is blue. `None` if there is nothing of it to
-/// draw, as nothing lives.
+/// The flame graph of `after`: what has grown is red, what has shrunk is blue. `None` if there is nothing of
+/// it to draw, as nothing lives.
 pub fn differential(before: &Folded, after: &Folded, title: &str) -> anyhow::Result<Option<Vec<u8>>> {
     if !after.values().any(|bytes| bytes.round() > 0.0) {
         return Ok(None);

@@ -7,8 +7,8 @@ use hakmem_trace::raw::{self, CHUNK, HEADER, Kind, MAGIC};
 
 const THREADS: u64 = 6000;
 
-/// Each thread that lives for one allocation has a chunk of its own. Those of all together are more than there is
-/// memory for, and they are needed one after the other.
+/// Each thread that lives for one allocation has a chunk of its own. Those of all together are more than
+/// there is memory for, and they are needed one after the other.
 #[test]
 fn chunks_of_threads_are_read_when_their_turn_comes() {
     let file = tempfile::tempfile().unwrap();

@@ -293,8 +293,8 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_newcomer(block: *mut u8, kind: usize) {
-    // SAFETY: `with_heap_to_free` passes a heap that the calling thread owns, or null if it has none. The other
-    // clauses are the caller's.
+    // SAFETY: `with_heap_to_free` passes a heap that the calling thread owns, or null if it has none. The
+    // other clauses are the caller's.
     thread::with_heap_to_free(|heap| unsafe {
         if heap.is_null() {
             suspects::free_without_heap(block, kind as u8)

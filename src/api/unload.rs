@@ -6,8 +6,8 @@
 //!
 //! A library cannot always tell why its `.fini_array` runs. At exit the C library calls all handlers, the
 //! last registered one first: among them ours, and one of its own that goes through the `.fini_array` of
-//! every library. `dlclose` goes through that of one library only. So [`withdraw`] and [`unload`] do what is right
-//! for a library that goes, and harmless in a process that ends.
+//! every library. `dlclose` goes through that of one library only. So [`withdraw`] and [`unload`] do what is
+//! right for a library that goes, and harmless in a process that ends.
 
 use crate::api::{control, profile_file, report};
 use crate::base::options;

@@ -36,8 +36,8 @@ impl Heap {
         unsafe { (*heap).magazines.is_armed(kind) }
     }
 
-    /// Frees a block that C's `free` had from a thread without a heap, which has got this one for it: marks the
-    /// block, or frees it as a suspect if it looks free. While there is a profile nothing is marked.
+    /// Frees a block that C's `free` had from a thread without a heap, which has got this one for it: marks
+    /// the block, or frees it as a suspect if it looks free. While there is a profile nothing is marked.
     ///
     /// # Safety
     ///

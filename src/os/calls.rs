@@ -51,8 +51,8 @@ fn ns_of(clock: libc::clockid_t) -> u64 {
 }
 
 /// Milliseconds from one reading of [`now_ms`] to another. Zero when `since` is the later one: two threads
-/// read the clock, and the one that proceeds first may have read last. What has never been, at 0, is long ago,
-/// but for the last minutes before the clock begins anew.
+/// read the clock, and the one that proceeds first may have read last. What has never been, at 0, is long
+/// ago, but for the last minutes before the clock begins anew.
 pub(crate) fn elapsed(since: u32, now: u32) -> u32 {
     const AHEAD: u32 = 5 * 60_000;
     let elapsed = now.wrapping_sub(since);

@@ -34,7 +34,8 @@ const OFF: u32 = 0;
 const STARTING: u32 = 1;
 const ON: u32 = 2;
 const STOPPING: u32 = 3;
-/// Whether the thread has made the calls that a thread makes once, and that a filter may forbid. SeqCst: rare.
+/// Whether the thread has made the calls that a thread makes once, and that a filter may forbid. SeqCst:
+/// rare.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 /// The thread's id, for whoever joins it. Relaxed: stored before [`STATE`] is `ON`, loaded after.
 static THREAD: AtomicUsize = AtomicUsize::new(0);

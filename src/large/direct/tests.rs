@@ -214,6 +214,7 @@ fn what_was_filled_is_cut_off() {
     }
 }
 
+#[cfg(not(loom))]
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn what_a_mapping_loses_has_gone_back() {
