@@ -248,17 +248,23 @@ fn what_cannot_be_done_is_said_first() {
 #[test]
 fn files_may_be_short() {
     let place = Place::new();
-    let record = |options: &str| {
+    let record_within = |blocks: u32, options: &str| {
         let (hakmem, file, program) = (env!("CARGO_BIN_EXE_hakmem"), place.file(), allocate());
         let (file, program) = (file.display(), program.display());
-        run(Command::new("sh")
-            .arg("-c")
-            .arg(format!("ulimit -f 8192; exec '{hakmem}' record {options} -o '{file}' -- '{program}' all")))
+        run(Command::new("sh").arg("-c").arg(format!(
+            "ulimit -f {blocks}; exec '{hakmem}' record {options} -o '{file}' -- '{program}' all"
+        )))
     };
+    let record = |options: &str| record_within(8192, options);
     let ended = record("--limit 500M");
     assert!(ended.code() == Some(2) && ended.stderr.contains("--limit"), "{}", ended.stderr);
     let ended = record("");
     assert_eq!((ended.code(), ended.stdout()), (Some(7), "done\n"), "{}", ended.stderr);
+    std::fs::remove_file(place.file()).unwrap();
+    let ended = record_within(8, "");
+    assert!(ended.code() == Some(2) && ended.stderr.contains("ulimit -f"), "{}", ended.stderr);
+    let ended = record("");
+    assert_eq!(ended.code(), Some(7), "{}", ended.stderr);
     assert!(!Trace::read(&place.file()).unwrap().truncated);
     assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 1);
 }

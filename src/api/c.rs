@@ -289,7 +289,7 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
 ///
 /// # Safety
 ///
-/// As [`slow_free::free_cold`]; `kind` is a size class.
+/// As [`slow_free::free_cold`]; `kind` is the page map's answer for the block, and a size class.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_newcomer(block: *mut u8, kind: usize) {

@@ -82,20 +82,24 @@ extern "C" fn fini() {
         profile_file::finish();
         report::print_at_exit();
     }
-    withdraw();
+    // A process that may not make the calls that all of it needs, and that is about to end, is not to end by
+    // them: that it goes on without this code is less likely.
+    withdraw(is_first || !os::is_confined());
     if is_first {
         unload();
     }
 }
 
-/// Leaves nothing behind that could be called.
+/// Leaves nothing behind that could be called: no thread and no handler either, if `all` is to go.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
-fn withdraw() {
-    background::stop();
-    control::stop_listening(options::get().profile_signal);
+fn withdraw(all: bool) {
+    if all {
+        background::stop();
+        control::stop_listening(options::get().profile_signal);
+        guard::uninstall();
+    }
     thread::unhook();
-    guard::uninstall();
 }
 
 /// Leaves no memory behind except that of blocks in use.

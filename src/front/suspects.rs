@@ -41,7 +41,7 @@ impl Heap {
     ///
     /// # Safety
     ///
-    /// As [`Heap::free`].
+    /// As [`Heap::free`]; `class` is the page map's answer for the block.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_newcomer(heap: *mut Heap, block: *mut u8, class: u8) {

@@ -78,13 +78,12 @@ impl Trace {
             return;
         }
         let depth = self.depth.load(SeqCst) as usize;
-        if thread == UNKNOWN {
-            return message::line(format_args!("  {what} by a thread that is not known"));
+        match (thread, depth) {
+            (UNKNOWN, 0) => message::line(format_args!("  {what} by a thread that is not known")),
+            (UNKNOWN, _) => message::line(format_args!("  {what} by a thread that is not known, at")),
+            (_, 0) => message::line(format_args!("  {what} by thread {thread}; its stack is not known")),
+            _ => message::line(format_args!("  {what} by thread {thread} at")),
         }
-        if depth == 0 {
-            return message::line(format_args!("  {what} by thread {thread}; its stack is not known"));
-        }
-        message::line(format_args!("  {what} by thread {thread} at"));
         for address in self.addresses.iter().take(depth) {
             // Of a call: the return address may be that of the next line.
             place(address.load(SeqCst).wrapping_sub(1));

@@ -8,7 +8,7 @@ pub(crate) use crate::os::errno::keep_errno;
 pub use crate::os::errno::set_errno;
 use crate::os::vdso;
 use crate::sync::AtomicBool;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{Relaxed, SeqCst};
 
 /// Set when the process may be restricted to few system calls: see [`confine`].
 static CONFINED: AtomicBool = AtomicBool::new(false);
@@ -16,7 +16,14 @@ static CONFINED: AtomicBool = AtomicBool::new(false);
 /// From now on the only system calls are those that any allocator makes: mmap, munmap, mremap, madvise and
 /// futex.
 pub(crate) fn confine() {
-    CONFINED.store(true, Relaxed);
+    // SeqCst: pairs with `is_confined_by_now`.
+    CONFINED.swap(true, SeqCst);
+}
+
+/// [`is_confined`], for who has just changed something, by an exchange that is SeqCst, at which the thread looks
+/// that has called [`confine`].
+pub(crate) fn is_confined_by_now() -> bool {
+    CONFINED.load(SeqCst)
 }
 
 /// Whether [`confine`] has been called.

@@ -34,8 +34,9 @@ const OFF: u32 = 0;
 const STARTING: u32 = 1;
 const ON: u32 = 2;
 const STOPPING: u32 = 3;
-/// Whether the thread has made the calls that a thread makes once, and that a filter may forbid. SeqCst:
-/// rare.
+/// Whether the thread has made the calls that a thread makes once, and that a filter may forbid. SeqCst: with
+/// [`STATE`], what is loaded of it, and whether the process is confined; who starts the thread sees that it is, or
+/// who confines it sees that it starts.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 /// The thread's id, for whoever joins it. Relaxed: stored before [`STATE`] is `ON`, loaded after.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
@@ -135,15 +136,16 @@ pub(crate) fn start() -> i32 {
 /// waits for that with `wait`, and else leaves it to them.
 fn run(wait: bool) -> i32 {
     loop {
-        // Acquire: pairs with the release in `set`. Relaxed where it fails: then nothing is done.
-        match STATE.compare_exchange(OFF, STARTING, Ordering::Acquire, Relaxed) {
+        // SeqCst: see `IS_SETTLED`, and pairs with the release in `set`. Relaxed where it fails: then nothing is
+        // done.
+        match STATE.compare_exchange(OFF, STARTING, SeqCst, Relaxed) {
             Ok(_) => break,
             Err(ON) => return 0,
             Err(now) if wait => _ = futex::wait(STATE.as_ptr(), now, None),
             Err(_) => return 0,
         }
     }
-    if !WANTED.load(Relaxed) {
+    if !WANTED.load(Relaxed) || os::is_confined_by_now() {
         set(OFF);
         return 0;
     }
@@ -166,9 +168,9 @@ fn run(wait: bool) -> i32 {
 /// Whether no thread is just starting, which makes more calls than later on.
 pub(crate) fn is_settled() -> bool {
     match STATE.load(SeqCst) {
+        OFF => true,
         STARTING => false,
-        ON => IS_SETTLED.load(SeqCst),
-        _ => true,
+        _ => IS_SETTLED.load(SeqCst),
     }
 }
 

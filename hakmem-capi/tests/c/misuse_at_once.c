@@ -12,7 +12,7 @@ static void *others[MANY];
 
 /* The block lies in this thread's magazine, and the thread goes on. */
 static void *free_and_stay(void *block) {
-    void *own = malloc(malloc_usable_size(block)); /* a thread without a heap marks nothing */
+    void *own = malloc(malloc_usable_size(block)); /* so that there is a magazine to put it into */
     CHECK(own);
     free(own);
     free(block);

@@ -40,7 +40,7 @@ __attribute__((noinline)) void work(void) {
     printf("program: free %zx\n", (size_t)old);
     said(p, 9 << 20);
     // What is refused changes nothing.
-    if (realloc(p, (size_t)1 << 46))
+    if (realloc(p, (size_t)1 << 48))
         exit(4);
     // Copied: it would leave most of a mapping unused.
     old = (uintptr_t)p;

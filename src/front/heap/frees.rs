@@ -146,6 +146,7 @@ impl Heap {
     ///
     /// The calling thread owns the heap. `class` is a size class; the block was freed as one of it, and
     /// nobody uses it.
+    #[inline(always)]
     pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, class: u8) {
         // SAFETY: the calling thread owns the heap and enters it, which is what the magazines and `send_home`
         // ask for.

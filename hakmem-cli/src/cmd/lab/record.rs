@@ -212,6 +212,7 @@ fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> 
     // A longer file than the process may write would end it by a signal.
     let (longest, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE)?;
     let longest = longest.saturating_sub(raw::file_size(1));
+    ensure!(longest > 0, "files may be too short here (ulimit -f) for a recording");
     if let Some(limit) = asked {
         let may = report::mebibytes(longest);
         ensure!(limit <= longest, "files may have {may} at the most here (ulimit -f), less than --limit");
