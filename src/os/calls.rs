@@ -20,8 +20,8 @@ pub(crate) fn confine() {
     CONFINED.swap(true, SeqCst);
 }
 
-/// [`is_confined`], for who has just changed something, by an exchange that is SeqCst, at which the thread looks
-/// that has called [`confine`].
+/// [`is_confined`], for who has just changed something, by an exchange that is SeqCst, at which the thread
+/// looks that has called [`confine`].
 pub(crate) fn is_confined_by_now() -> bool {
     CONFINED.load(SeqCst)
 }

@@ -34,9 +34,9 @@ const OFF: u32 = 0;
 const STARTING: u32 = 1;
 const ON: u32 = 2;
 const STOPPING: u32 = 3;
-/// Whether the thread has made the calls that a thread makes once, and that a filter may forbid. SeqCst: with
-/// [`STATE`], what is loaded of it, and whether the process is confined; who starts the thread sees that it is, or
-/// who confines it sees that it starts.
+/// Whether the thread has made the calls that a thread makes once, and that a filter may forbid. SeqCst, as
+/// the exchange of [`STATE`] by who starts it, what `is_settled` loads of that, and whether the process is
+/// confined: either who starts the thread sees that it is, or who confines it sees that one starts.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 /// The thread's id, for whoever joins it. Relaxed: stored before [`STATE`] is `ON`, loaded after.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
@@ -136,8 +136,8 @@ pub(crate) fn start() -> i32 {
 /// waits for that with `wait`, and else leaves it to them.
 fn run(wait: bool) -> i32 {
     loop {
-        // SeqCst: see `IS_SETTLED`, and pairs with the release in `set`. Relaxed where it fails: then nothing is
-        // done.
+        // SeqCst: see `IS_SETTLED`, and pairs with the release in `set`. Relaxed where it fails: then nothing
+        // is done.
         match STATE.compare_exchange(OFF, STARTING, SeqCst, Relaxed) {
             Ok(_) => break,
             Err(ON) => return 0,
