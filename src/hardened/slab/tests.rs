@@ -47,7 +47,7 @@ fn figures_count_each_block_once() {
 #[test]
 fn figures_have_the_pages_of_blocks_that_were_handed_out() {
     let page = os::page_size();
-    for class in [3, 20, 33, 38] {
+    for class in if cfg!(miri) { [33, 38, 38, 38] } else { [3, 20, 33, 38] } {
         let slab = Slab::make_usual(class).unwrap();
         let mut pages = std::collections::BTreeSet::new();
         assert_eq!(slab.figures().touched, 0);
@@ -55,9 +55,11 @@ fn figures_have_the_pages_of_blocks_that_were_handed_out() {
             let at = index * slab.stride();
             slab.state(index).store([FREE, USED, HELD][index % 3], Relaxed);
             pages.extend(at / page..=(at + slab.stride() - 1) / page);
-            assert_eq!(slab.figures().touched, pages.len() * page, "class {class}, block {index}");
+            if index < 40 && !cfg!(miri) {
+                assert_eq!(slab.figures().touched, pages.len() * page, "class {class}, block {index}");
+            }
         }
-        assert!(!pages.is_empty());
+        assert!(slab.figures().touched == pages.len() * page && !pages.is_empty(), "class {class}");
         (0..slab.blocks()).for_each(|index| slab.state(index).store(FRESH, Relaxed));
         slab.place.store(DEAD, Relaxed);
         // SAFETY: dead, and no block was handed out.
