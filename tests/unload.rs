@@ -398,7 +398,8 @@ fn a_confined_process_ends_with_it() {
             std::env::set_var("HAKMEM_FEW_SYSCALLS", "on");
             std::env::set_var("HAKMEM_PROFILE_SIGNAL", "USR2");
         }
-        assert!(Plugin::load().work(5000) >= 5000);
+        let plugin = Plugin::load();
+        assert!(plugin.work(5000) >= 5000);
         // Read the number of the call; kill the process for this one, and allow all others.
         let code = |code: u32, jt, jf, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = [
@@ -408,17 +409,24 @@ fn a_confined_process_ends_with_it() {
             code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
         ];
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: a filter that is valid while it is read.
-        unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                let set = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
-                libc::exit(if set { 7 } else { 8 });
+        // With the plugin, and without.
+        for closes in [false, true] {
+            // SAFETY: a filter that is valid while it is read; nobody is in the plugin.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    let set = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                        && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                            == 0;
+                    if closes {
+                        libc::dlclose(plugin.0);
+                    }
+                    libc::exit(if set { 7 } else { 8 });
+                }
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{closes}: {status:#x}");
             }
-            let mut status = 0;
-            assert_eq!(libc::waitpid(child, &mut status, 0), child);
-            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "status {status:#x}");
         }
     });
 }

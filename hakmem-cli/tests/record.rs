@@ -10,7 +10,7 @@ use std::process::Command;
 use hakmem_trace::{Event, ProcessTrace, Trace};
 use hakmem_workloads::Report;
 use support::skips::skip;
-use support::{Ended, compile, hakmem, run};
+use support::{Ended, compile, hakmem, install, run};
 use tempfile::TempDir;
 
 /// A folder, and recordings in it.
@@ -247,10 +247,17 @@ fn what_cannot_be_done_is_said_first() {
 /// To make a longer file would end the command by a signal.
 #[test]
 fn files_may_be_short() {
+    // Installed, so that no cargo comes by the limit; but that has to build the recorder first.
+    let built = Path::new(env!("CARGO_BIN_EXE_hakmem"));
+    Place::new().allocate(&[], "all");
+    let (installed, recorder) = (tempfile::tempdir().unwrap(), "libhakmem_record.so");
+    let bin = installed.path();
+    install(built, &bin.join("hakmem"), "755");
+    install(&built.parent().unwrap().with_file_name("release").join(recorder), &bin.join(recorder), "755");
     let place = Place::new();
     let record_within = |blocks: u32, options: &str| {
-        let (hakmem, file, program) = (env!("CARGO_BIN_EXE_hakmem"), place.file(), allocate());
-        let (file, program) = (file.display(), program.display());
+        let (hakmem, file, program) = (bin.join("hakmem"), place.file(), allocate());
+        let (hakmem, file, program) = (hakmem.display(), file.display(), program.display());
         run(Command::new("sh").arg("-c").arg(format!(
             "ulimit -f {blocks}; exec '{hakmem}' record {options} -o '{file}' -- '{program}' all"
         )))

@@ -5,7 +5,7 @@ use crate::os::file;
 use crate::os::message::{self, Text};
 use crate::os::signals;
 use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicU8, AtomicU32, AtomicU64};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use core::{iter, mem};
 
 /// What has been asked for, and what came of it. The layout is known to the `hakmem` command.
@@ -129,17 +129,22 @@ fn add<const N: usize>(path: &mut Text<N>, text: &[AtomicU8]) {
     bytes.for_each(|byte| path.push(&[byte]));
 }
 
+/// Whether [`listen`] has set a handler. Relaxed: by the process's first and last code.
+static LISTENS: AtomicBool = AtomicBool::new(false);
+
 /// Starts a profile at the next signal of this number, stops it at the one after that, and so on. Called
 /// once, when the process starts.
 pub(super) fn listen(signal: i32) {
-    if !signals::handle(signal, ask) {
+    if signals::handle(signal, ask) {
+        LISTENS.store(true, Relaxed);
+    } else {
         message::line(format_args!("HAKMEM_PROFILE_SIGNAL: signal {signal} cannot be handled"));
     }
 }
 
 /// Does not listen any more, if it did: for a library that is unloaded.
 pub(super) fn stop_listening(signal: i32) {
-    if signal != 0 {
+    if LISTENS.swap(false, Relaxed) {
         signals::unhandle(signal, ask);
     }
 }

@@ -145,9 +145,9 @@ pub fn few_syscalls() {
     // A visit that began before this would still set a signal mask at its end. Each try waits for some
     // milliseconds.
     let _ = (0..100).find(|_| visitor::lock().is_some());
-    // Nor has a thread of ours that is just starting made all of its calls.
+    // So would who takes a sample; and a thread of ours that is just starting has not made all of its calls.
     let _ = (0..100).find(|_| {
-        let is_settled = background::is_settled();
+        let is_settled = background::is_settled() && os::signals::are_settled();
         if !is_settled {
             os::futex::pause();
         }

@@ -145,7 +145,11 @@ fn run(wait: bool) -> i32 {
             Err(_) => return 0,
         }
     }
-    if !WANTED.load(Relaxed) || os::is_confined_by_now() {
+    if os::is_confined_by_now() {
+        set(OFF);
+        return libc::EPERM;
+    }
+    if !WANTED.load(Relaxed) {
         set(OFF);
         return 0;
     }
