@@ -1,114 +1,16 @@
 //! A Rust library that has Hakmem as its allocator, loaded and unloaded by a host that has another one.
 
+#[path = "support/plugin.rs"]
+mod plugin;
 mod support;
 #[path = "support/waiting.rs"]
 mod waiting;
 
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
+use plugin::{Plugin, is_mapped, mapped_kib};
+use std::ffi::{CStr, c_void};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
 use support::{in_own_process, in_own_processes};
-
-/// The plugin of `examples/plugin.rs`, built if need be, as this test is (`cargo test --release` tests a
-/// release build).
-fn plugin() -> CString {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    let path = PATH.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let exe = std::env::current_exe().unwrap();
-        let profile = exe.ancestors().nth(2).unwrap();
-        let name = profile.file_name().unwrap().to_str().unwrap();
-        let profile_flag = if name == "release" { "--release" } else { "--profile=dev" };
-        let status = Command::new(cargo)
-            .args(["build", "--quiet", "-p", "hakmem-tests", "--example", "plugin", profile_flag])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .expect("cargo runs");
-        assert!(status.success());
-        profile.join("examples/libplugin.so")
-    });
-    CString::new(path.to_str().unwrap()).unwrap()
-}
-
-/// The plugin, loaded.
-struct Plugin(*mut c_void);
-
-// SAFETY: any thread may call it.
-unsafe impl Send for Plugin {}
-// SAFETY: as above.
-unsafe impl Sync for Plugin {}
-
-impl Plugin {
-    fn load() -> Plugin {
-        // SAFETY: a library of ours.
-        let handle = unsafe { libc::dlopen(plugin().as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        // SAFETY: the loader's message.
-        assert!(!handle.is_null(), "{:?}", unsafe { CStr::from_ptr(libc::dlerror()) });
-        Plugin(handle)
-    }
-
-    fn symbol(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: an open handle.
-        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        assert!(!symbol.is_null(), "{name:?}");
-        symbol
-    }
-
-    fn work(&self, words: usize) -> usize {
-        // SAFETY: a function of that type.
-        let work = unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> usize>(self.symbol(c"plugin_work"))
-        };
-        work(words)
-    }
-
-    fn profile(&self, words: usize) -> usize {
-        // SAFETY: a function of that type.
-        let profile = unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> usize>(self.symbol(c"plugin_profile"))
-        };
-        profile(words)
-    }
-
-    fn keep(&self) -> *mut c_char {
-        // SAFETY: a function of that type.
-        let keep = unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn() -> *mut c_char>(self.symbol(c"plugin_keep"))
-        };
-        keep()
-    }
-
-    fn release(&self, text: *mut c_char) {
-        // SAFETY: a function of that type, and a string of `keep`'s.
-        unsafe {
-            let release = self.symbol(c"plugin_release");
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_char)>(release)(text);
-        }
-    }
-
-    /// Unloads it, and sees that it is gone.
-    fn unload(self) {
-        // SAFETY: nobody is inside.
-        assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
-        assert!(!is_mapped(), "the plugin is still mapped");
-    }
-}
-
-fn is_mapped() -> bool {
-    std::fs::read_to_string("/proc/self/maps").unwrap().contains("libplugin")
-}
-
-fn mapped_kib() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
 
 /// Forks; the child ends by `exit`, with all that is to be done at exit.
 fn fork_and_exit() {
@@ -303,52 +205,6 @@ fn its_own_thread_ends_and_its_statistics_are_printed() {
     });
 }
 
-/// The plugin that a function closes at exit, after the allocator's own, and the thread that ends after that.
-static AT_EXIT: OnceLock<(Plugin, libc::pthread_t)> = OnceLock::new();
-static HAS_WORKED: AtomicBool = AtomicBool::new(false);
-static MAY_END: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn close_at_exit() {
-    let (plugin, thread) = AT_EXIT.get().unwrap();
-    // SAFETY: nobody is inside; the thread is joined once.
-    unsafe {
-        assert_eq!(libc::dlclose(plugin.0), 0);
-        assert!(!is_mapped(), "something keeps it");
-        MAY_END.store(true, SeqCst);
-        assert_eq!(libc::pthread_join(*thread, std::ptr::null_mut()), 0);
-    }
-}
-
-/// A program closes its plugins in a function that it has registered with `atexit` before it opened them, so
-/// it is called after theirs; and then its threads end.
-#[test]
-fn it_is_closed_at_exit_before_threads_end() {
-    in_own_processes("it_is_closed_at_exit_before_threads_end", &[false, true], |background| {
-        if background {
-            // SAFETY: no other thread looks at the environment.
-            unsafe { std::env::set_var("HAKMEM_BACKGROUND", "on") };
-        }
-        // SAFETY: the function neither takes nor returns anything.
-        assert_eq!(unsafe { libc::atexit(close_at_exit) }, 0);
-        let plugin = Plugin::load();
-        extern "C" fn work(plugin: *mut c_void) -> *mut c_void {
-            let plugin = Plugin(plugin);
-            assert!(plugin.work(100_000) >= 100_000);
-            HAS_WORKED.store(true, SeqCst);
-            while !MAY_END.load(SeqCst) {
-                thread::sleep(Duration::from_millis(1));
-            }
-            std::ptr::null_mut()
-        }
-        let mut thread = 0;
-        // SAFETY: the function takes the plugin's handle.
-        assert_eq!(unsafe { libc::pthread_create(&mut thread, std::ptr::null(), work, plugin.0) }, 0);
-        assert!(plugin.work(5000) >= 5000);
-        waiting::until("the thread does not work", || HAS_WORKED.load(SeqCst));
-        assert!(AT_EXIT.set((plugin, thread)).is_ok());
-    });
-}
-
 /// What describes memory stays where a thread that has used the plugin goes on.
 #[test]
 fn little_stays_where_a_thread_that_has_used_it_goes_on() {
@@ -386,47 +242,5 @@ fn little_stays_where_a_thread_that_has_used_it_goes_on() {
         drop(calls);
         // SAFETY: joined once.
         assert_eq!(unsafe { libc::pthread_join(thread, std::ptr::null_mut()) }, 0);
-    });
-}
-
-/// A process that may make few system calls ends as it would without the plugin.
-#[test]
-fn a_confined_process_ends_with_it() {
-    in_own_process("a_confined_process_ends_with_it", || {
-        // SAFETY: no other thread looks at the environment.
-        unsafe {
-            std::env::set_var("HAKMEM_FEW_SYSCALLS", "on");
-            std::env::set_var("HAKMEM_PROFILE_SIGNAL", "USR2");
-        }
-        let plugin = Plugin::load();
-        assert!(plugin.work(5000) >= 5000);
-        // Read the number of the call; kill the process for this one, and allow all others.
-        let code = |code: u32, jt, jf, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-        let mut filter = [
-            code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-            code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_rt_sigaction as u32),
-            code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
-            code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // With the plugin, and without.
-        for closes in [false, true] {
-            // SAFETY: a filter that is valid while it is read; nobody is in the plugin.
-            unsafe {
-                let child = libc::fork();
-                if child == 0 {
-                    let set = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                        && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-                            == 0;
-                    if closes {
-                        libc::dlclose(plugin.0);
-                    }
-                    libc::exit(if set { 7 } else { 8 });
-                }
-                let mut status = 0;
-                assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{closes}: {status:#x}");
-            }
-        }
     });
 }

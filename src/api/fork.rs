@@ -77,7 +77,7 @@ pub(crate) fn on_fork(noticed: Noticed) {
     asked::inherit();
     #[cfg(feature = "profile")]
     crate::stacks::modules::inherit();
-    os::signals::inherit();
+    os::inherit_calls();
     let visited = visitor::inherit();
     thread::forget_key_users();
     let mine = thread::own_heap();

@@ -147,7 +147,7 @@ pub fn few_syscalls() {
     let _ = (0..100).find(|_| visitor::lock().is_some());
     // So would who takes a sample; and a thread of ours that is just starting has not made all of its calls.
     let _ = (0..100).find(|_| {
-        let is_settled = background::is_settled() && os::signals::are_settled();
+        let is_settled = background::is_settled() && os::are_settled();
         if !is_settled {
             os::futex::pause();
         }

@@ -7,8 +7,8 @@ pub(super) use crate::os::errno::errno;
 pub(crate) use crate::os::errno::keep_errno;
 pub use crate::os::errno::set_errno;
 use crate::os::vdso;
-use crate::sync::AtomicBool;
 use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::{AtomicBool, AtomicI32};
 
 /// Set when the process may be restricted to few system calls: see [`confine`].
 static CONFINED: AtomicBool = AtomicBool::new(false);
@@ -29,6 +29,44 @@ pub(crate) fn is_confined_by_now() -> bool {
 /// Whether [`confine`] has been called.
 pub(crate) fn is_confined() -> bool {
     CONFINED.load(Relaxed)
+}
+
+/// Threads that have changed their signal masks, or are about to, and have not put them back. SeqCst: either
+/// who changes one sees that the process is confined by now, or who confines it waits for that. Below 0 in a
+/// child that was made meanwhile. Models leave it out.
+static CHANGED: AtomicI32 = AtomicI32::new(0);
+
+/// The calling thread is about to change its mask: [`ended`] must follow. False if it must not, and then that
+/// must not follow either.
+pub(super) fn began() -> bool {
+    if cfg!(loom) {
+        return true;
+    }
+    CHANGED.fetch_add(1, SeqCst);
+    let may = !is_confined_by_now();
+    if !may {
+        ended();
+    }
+    may
+}
+
+/// It has put it back, or could not change it.
+pub(super) fn ended() {
+    if !cfg!(loom) {
+        CHANGED.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Whether no thread is about to put its mask back.
+pub(crate) fn are_settled() -> bool {
+    CHANGED.load(SeqCst) <= 0
+}
+
+/// In the child of a fork: other threads' masks are gone with them.
+pub(crate) fn inherit() {
+    if !cfg!(loom) {
+        CHANGED.store(0, SeqCst);
+    }
 }
 
 /// Milliseconds of a monotonic clock with the resolution of the system tick. Wraps after 49 days.

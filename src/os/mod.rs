@@ -36,7 +36,8 @@ mod words;
 
 pub(crate) use access::{claim, close, make_inaccessible, protect};
 pub(crate) use calls::{
-    confine, elapsed, is_confined, is_confined_by_now, keep_errno, now_ms, now_ns, real_ns, set_errno,
+    are_settled, confine, elapsed, inherit as inherit_calls, is_confined, is_confined_by_now, keep_errno,
+    now_ms, now_ns, real_ns, set_errno,
 };
 pub(crate) use info::{duplicate, peak_resident, process_id, random, resident};
 pub(crate) use mapping::{could_map, map_aligned, map_aligned_uncounted, map_uncounted, reserve_aligned};

@@ -8,7 +8,7 @@
 
 use crate::os::calls;
 use crate::sync::Ordering::SeqCst;
-use crate::sync::{AtomicBool, AtomicI32, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicUsize};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::mem::{MaybeUninit, transmute};
@@ -49,39 +49,6 @@ pub(crate) fn unhandle(signal: libc::c_int, f: extern "C" fn(libc::c_int)) {
     })
 }
 
-/// Threads that have changed their masks, or are about to, and have not put them back. SeqCst: either who
-/// changes one sees that the process is confined by now, or who confines it waits for that. Below 0 in a
-/// child that was made meanwhile. Models leave it out.
-static CHANGED: AtomicI32 = AtomicI32::new(0);
-
-/// The calling thread is about to change its mask. False if it must not.
-fn began() -> bool {
-    if cfg!(loom) {
-        return true;
-    }
-    CHANGED.fetch_add(1, SeqCst);
-    !calls::is_confined_by_now()
-}
-
-/// It has put it back, or changed nothing.
-fn ended() {
-    if !cfg!(loom) {
-        CHANGED.fetch_sub(1, SeqCst);
-    }
-}
-
-/// Whether no thread is about to put its mask back.
-pub(crate) fn are_settled() -> bool {
-    CHANGED.load(SeqCst) <= 0
-}
-
-/// In the child of a fork: other threads' masks are gone with them.
-pub(crate) fn inherit() {
-    if !cfg!(loom) {
-        CHANGED.store(0, SeqCst);
-    }
-}
-
 /// While this lives, no signal handler interrupts the calling thread, except for signals that the thread
 /// raises itself.
 pub(crate) struct Blocked {
@@ -101,8 +68,7 @@ impl Blocked {
     /// Blocks all signals but these. The error is an `errno` value.
     pub(super) fn except(these: &[libc::c_int]) -> Result<Self, i32> {
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        if !began() {
-            ended();
+        if !calls::began() {
             return Err(libc::EPERM);
         }
         // SAFETY: both sets are local variables. `sigfillset` initialises the first; `pthread_sigmask`
@@ -115,7 +81,7 @@ impl Blocked {
             match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) {
                 0 => Ok(Self { before: Some(before.assume_init()) }),
                 error => {
-                    ended();
+                    calls::ended();
                     Err(error)
                 }
             }
@@ -130,7 +96,7 @@ impl Drop for Blocked {
             calls::keep_errno(|| unsafe {
                 libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut())
             });
-            ended();
+            calls::ended();
         }
     }
 }
