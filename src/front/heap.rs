@@ -83,10 +83,8 @@ pub(crate) struct Heap {
     /// Room beyond their shares by which magazines have grown for blocks of other heaps: see
     /// [`Heap::make_room`]. The owner's.
     pub(crate) lent: Cell<u8>,
-    /// How often in a row the owner has needed a shared slab while it freed no block of another's: see
-    /// [`Heap::is_in_burst`]. The owner's.
-    pub(super) alone: Cell<u8>,
-    /// The lowest bits of the count of such blocks at the last time. The owner's.
+    /// The lowest bits of the count of others' blocks that the owner had sent home when it last needed a shared
+    /// slab: see [`Heap::is_in_burst`]. The owner's.
     pub(super) sent: Cell<u8>,
     /// What the last visitor saw of the owner: see [`idle_heaps`](crate::reclaim::idle_heaps).
     pub(crate) seen: Seen,
@@ -166,8 +164,7 @@ impl Heap {
                 (*heap).bins.owner = (&raw mut (*heap).owner).cast();
                 (*heap).bins.secret = secret;
             }
-            (*heap).bins.shares = false;
-            (*heap).alone.set(0);
+            (*heap).bins.share_nothing();
             (*heap).is_hardened.set(hardened::is_on());
             if hardened::is_on() {
                 (*heap).tops.classes.set(hardened::C_CLASSES);
@@ -297,7 +294,6 @@ const fn placeholder() -> Heap {
         holds_slabs: Cell::new(false),
         is_hardened: Cell::new(false),
         lent: Cell::new(0),
-        alone: Cell::new(0),
         sent: Cell::new(0),
         seen: Seen::new(),
         lock: BiasedLock::new(),

@@ -77,8 +77,7 @@ static FREE_LOGS: Table<u8, KINDS> = {
     Table(logs)
 };
 /// Lists of spare arrays: one for each log2 of their slots.
-const SPARES: usize = 16;
-const _: () = assert!((MAX_LOG as usize) < SPARES);
+const SPARES: usize = MAX_LOG as usize + 1;
 
 /// The sizes of a heap's magazines, and the memory of their arrays. The cells are the owner's alone. Visitors
 /// and statistics read the atomics, so nobody makes an exclusive reference to the whole. All accesses are
@@ -201,6 +200,14 @@ impl Magazines {
     pub(crate) unsafe fn on_miss(&self, class: usize) {
         // SAFETY: the table has an entry for every class.
         unsafe { self.notices.get_unchecked(class) }.set(MISSED);
+    }
+
+    /// Notes that the heap needs a slab of `class`, though it keeps none: so the magazine may grow to what
+    /// every one may have.
+    pub(super) fn on_need(&self, class: usize) {
+        if self.notices[class].get() == QUIET && !self.has_share(class) {
+            self.notices[class].set(SMALL);
+        }
     }
 
     /// The classes that have a magazine.

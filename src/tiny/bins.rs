@@ -21,6 +21,7 @@ use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Allocation, BY_PAGE, Block, CUT, FREED_FIRST, NO_SLAB, Owner, Slab, ZERO};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, Node, wrote};
+use crate::tiny::shared::Bursts;
 use crate::tiny::{free_list, idle};
 use core::hint::assert_unchecked;
 use core::ptr;
@@ -51,7 +52,9 @@ pub(crate) struct Bins {
     pub(super) untold: i16,
     /// Slices of all slabs here.
     pub(super) slices: u32,
-    /// The classes that have ever had a slab, one bit each.
+    /// Of which classes the owner keeps slabs that are shared, for a while.
+    pub(crate) bursts: Bursts,
+    /// The classes that have had a slab since all were given up, one bit each.
     pub(super) present: u64,
 }
 
@@ -73,8 +76,15 @@ impl Bins {
             shares: false,
             untold: 0,
             slices: 0,
+            bursts: Bursts::NONE,
             present: 0,
         }
+    }
+
+    /// Whether there has been a slab of `class` since all were given up.
+    #[inline(always)]
+    pub(crate) fn has_had(&self, class: u8) -> bool {
+        self.present & 1 << class != 0
     }
 
     /// Bytes of all slabs here.

@@ -17,18 +17,30 @@ use crate::tiny::{free, idle, release};
 const SPARSE: u8 = 4;
 
 impl Bins {
-    /// Takes the slabs off the ready list that other threads have put there, and lists them.
+    /// Takes the slabs off the ready list that other threads have put there, and lists them. Those that are
+    /// shared are given up.
     ///
     /// # Safety
     ///
     /// As [`Bins::refill`].
     pub(crate) unsafe fn collect(&mut self, counters: &Counters) {
+        // SAFETY: the caller's clauses are the same.
+        unsafe { self.collect_for(no_slab(), counters) }
+    }
+
+    /// [`Bins::collect`], but `current` stays one of the current slabs.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
+    pub(super) unsafe fn collect_for(&mut self, current: *mut Slab, counters: &Counters) {
         // SAFETY: `owner` is set, and owners are never unmapped; an `Owner` consists of atomics.
         let owner = unsafe { &*self.owner };
-        if owner.visited.load(Relaxed) != 0 || !owner.ready.is_empty() {
+        let has_published = !owner.ready.is_empty();
+        if has_published || owner.visited.load(Relaxed) != 0 {
             owner.note_return(os::now_ms);
         }
-        if owner.ready.is_empty() {
+        if !has_published {
             return;
         }
         // SAFETY: slabs on our ready list stay disarmed, so that nobody else touches their links, until they
@@ -39,7 +51,7 @@ impl Bins {
             unsafe {
                 // In the child of a fork that has stopped the last owner while it gave the slab up, it may be
                 // listed as an orphan: it is lost.
-                if free::is_owned_by(slab, self.owner) && !Bins::pass_on(self, slab) {
+                if free::is_owned_by(slab, self.owner) && !Bins::pass_on(self, slab, current) {
                     Bins::accept_published(self, slab);
                 }
             }

@@ -11,4 +11,4 @@ mod model;
 pub(crate) mod partial_purge;
 mod refill;
 pub(crate) mod release;
-mod shared;
+pub(crate) mod shared;

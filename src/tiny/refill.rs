@@ -41,7 +41,7 @@ impl Bins {
         unsafe {
             let current = Bins::current(self, c).load(Relaxed);
             let freed = free_list::drain(current) || {
-                self.collect(counters);
+                self.collect_for(current, counters);
                 free_list::drain(current)
             };
             if freed {
@@ -275,6 +275,9 @@ impl Bins {
                 self.abandon_listed(note)
             }
         };
+        if all {
+            self.present = 0;
+        }
         idle::tell(&mut self.untold);
         all
     }

@@ -8,7 +8,8 @@
 //! A slab is [shared](SHARED) once its owner, when it has no freed block left and would touch a new page or
 //! look for another slab, finds blocks there that others have freed. New ones are shared from the start in a
 //! heap that shares others. A thread that frees itself what it takes pays for that, because what it frees
-//! goes the long way: so now and then it [keeps](KEPT) one, and those that it gets while it only takes.
+//! goes the long way: so now and then it [keeps](KEPT) one, and for a while those of a class that it needs
+//! [in a burst](Bursts).
 
 use crate::base::counters::Counters;
 use crate::base::options;
@@ -25,7 +26,38 @@ const LEAST: u32 = 512;
 /// finds there what others have freed.
 const KEEPS: u64 = 64;
 
+/// The classes of which a thread has needed shared slabs once and twice in a row, a bit each, without a sign
+/// that others free what it takes. One that it needs again is in a burst.
+#[derive(Clone, Copy)]
+pub(crate) struct Bursts {
+    once: u64,
+    twice: u64,
+}
+
+impl Bursts {
+    /// No class was needed.
+    pub(crate) const NONE: Self = Self { once: 0, twice: 0 };
+
+    /// Notes that a slab of `class` is needed. Whether that is in a burst.
+    pub(crate) fn note(&mut self, class: usize) -> bool {
+        let (class, before) = (1 << class, *self);
+        *self = Self { once: before.once | class, twice: before.twice | before.once & class };
+        before.twice & class != 0
+    }
+
+    /// Others free blocks of `class`.
+    fn end(&mut self, class: u8) {
+        let others = !(1 << class);
+        *self = Self { once: self.once & others, twice: self.twice & others };
+    }
+}
+
 impl Bins {
+    /// Starts anew, for another owner.
+    pub(crate) fn share_nothing(&mut self) {
+        (self.shares, self.bursts) = (false, Bursts::NONE);
+    }
+
     /// The owner of `slab` has found blocks there that others have freed, and takes these next.
     ///
     /// # Safety
@@ -38,6 +70,7 @@ impl Bins {
             if (*slab).stride >= LEAST && are_many() && options::get().orphans {
                 (*slab).rest = (*slab).rest & !KEPT | SHARED;
                 self.shares = true;
+                self.bursts.end((*slab).class);
             }
         }
     }
@@ -106,7 +139,7 @@ impl Bins {
             let slab = Bins::current(bins, class).load(Relaxed);
             if !(*slab).remote.is_armed() {
                 // Others have published it to us, so that it can be given up only when it is collected.
-                (*bins).collect(counters);
+                (*bins).collect_for(slab, counters);
             }
             if !Bins::has_more(slab) {
                 return (*bins).used_up(slab);
@@ -121,19 +154,19 @@ impl Bins {
         }
     }
 
-    /// Gives up a slab that was published, if it is shared. False, and nothing was done, if it is not, or is
-    /// a current one.
+    /// Gives up a slab that was published, if it is shared: also a current one, of a class that was in a burst.
+    /// False, and nothing was done, if it is not, or is `wanted`.
     ///
     /// # Safety
     ///
     /// The calling thread owns these bins and holds their heap's lock. The slab belongs to them and has been
     /// taken off the ready list.
     #[inline(always)]
-    pub(super) unsafe fn pass_on(bins: *mut Bins, slab: *mut Slab) -> bool {
+    pub(super) unsafe fn pass_on(bins: *mut Bins, slab: *mut Slab, wanted: *mut Slab) -> bool {
         // SAFETY: the slab is ours, so `rest` and `list` are.
         unsafe {
-            let is_listed = !matches!((*slab).list, Listed::None | Listed::Current);
-            let passes = is_listed && (*slab).rest & (SHARED | KEPT) == SHARED;
+            let is_free = (*slab).list != Listed::None && slab != wanted;
+            let passes = is_free && (*slab).rest & (SHARED | KEPT) == SHARED;
             if passes {
                 Bins::pass_on_shared(bins, slab);
             }
@@ -141,7 +174,7 @@ impl Bins {
         }
     }
 
-    /// [`Bins::pass_on`] of one that is shared, and not a current one.
+    /// [`Bins::pass_on`] of one that is shared, and not wanted.
     ///
     /// # Safety
     ///
@@ -150,6 +183,7 @@ impl Bins {
     unsafe fn pass_on_shared(bins: *mut Bins, slab: *mut Slab) {
         // SAFETY: the slab is ours, and the lock is held; it is in no list when it is given up.
         unsafe {
+            (*bins).bursts.end((*slab).class);
             let waiting = (*slab).remote.arm();
             Slab::count_waiting(slab, waiting, waiting);
             if (*slab).list == Listed::Sparse {
@@ -168,6 +202,7 @@ mod tests {
     use super::*;
     use crate::os::child;
     use crate::superslab::slab::{LEFT, LONG, Owner};
+    use crate::tiny::bins::no_slab;
     use crate::tiny::bins::tests::with_slab;
     use crate::tiny::classes;
     use crate::tiny::free::push_remote;
@@ -262,17 +297,21 @@ mod tests {
             free_elsewhere(slab, &mut blocks, 3);
             (*other).collect(counters);
             assert!(is_orphan() && (*other).bytes() == 0);
-            // A current one stays when it is published. It is given up next, whether or not it is.
-            for is_collected in [true, false] {
+            // A current one, too, but for who has come to take blocks of it. That one gives it up next.
+            for is_needed in [true, false] {
                 blocks.push(refill(other, true));
+                (0..3).for_each(|_| _ = (*other).bursts.note(class));
                 free_elsewhere(slab, &mut blocks, 1);
                 assert!(!(*slab).remote.is_armed());
-                if is_collected {
-                    (*other).collect(counters);
-                    assert!(has(other) && (*slab).remote.is_armed());
-                }
-                assert!(leave(other, true) && is_orphan());
+                (*other).collect_for(if is_needed { slab } else { no_slab() }, counters);
+                assert!(has(other) == is_needed && is_orphan() != is_needed);
+                assert!((*other).bursts.note(class) == is_needed, "a sign that others free them");
+                assert!(is_orphan() || (*slab).remote.is_armed() && leave(other, true) && is_orphan());
             }
+            // One that has been published is given up by who has taken blocks of it.
+            blocks.push(refill(other, true));
+            free_elsewhere(slab, &mut blocks, 1);
+            assert!(!(*slab).remote.is_armed() && leave(other, true) && is_orphan());
             // Now and then a thread keeps one, until others are seen to free what it takes.
             counters.refill_orphan.add(KEEPS - 1 - counters.refill_orphan.get());
             blocks.push(refill(bins, true));
@@ -285,6 +324,21 @@ mod tests {
             blocks.push(refill(other, true));
             assert!(!leave(other, false) && !leave(other, true) && has(other));
             assert_eq!(counters.refill_span.get(), 0);
+        }
+    }
+
+    /// Each class has a count of its own.
+    #[test]
+    fn a_class_that_is_needed_more_than_twice_in_a_row_is_in_a_burst() {
+        let mut bursts = Bursts::NONE;
+        for class in [1, 2, 59, 60] {
+            assert_eq!([(); 5].map(|()| bursts.note(class)), [false, false, true, true, true], "{class}");
+        }
+        bursts.end(59);
+        bursts.end(3);
+        let mut note_all = || [1, 2, 3, 59, 60].map(|class| bursts.note(class));
+        for expected in [[true, true, false, false, true], [true, true, false, false, true], [true; 5]] {
+            assert_eq!(note_all(), expected);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, compiler_fence};
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::stride;
+use crate::tiny::shared::Bursts;
 use core::{ptr, slice};
 
 /// Blocks that are [cut ahead](Heap::cut_ahead) at most.
@@ -20,9 +21,6 @@ const MIN_CUT: usize = 8;
 /// Bytes of further blocks that a magazine gets from a slab that is shared, or one block: otherwise a thread
 /// would need the slab for each.
 pub(super) const MORE_BYTES: usize = 4 << 10;
-
-/// So many refills from shared slabs a [burst](Heap::is_in_burst) begins with.
-pub(super) const BURST: u8 = 16;
 
 impl Heap {
     /// Takes a block of `class` from the current slab, when the magazine is empty. Null when that slab has
@@ -119,9 +117,10 @@ impl Heap {
         // SAFETY: the caller's clauses are the same.
         unsafe {
             let bins = &raw mut (*heap).bins;
-            if !Bins::is_shared(bins, class, counts::are_many) || Heap::is_in_burst(heap) {
+            if !Bins::is_shared(bins, class, counts::are_many) || Heap::is_in_burst(heap, class) {
                 return;
             }
+            (*heap).magazines.on_need(class);
             let more = MORE_BYTES / (stride(class) as usize).clamp(1, MORE_BYTES);
             (*heap).magazines.begin_with(&(*heap).tops, class, more);
             Heap::take_more(heap, class, &(&(*heap).tops.limit)[class], more, thread::is_in_c());
@@ -129,20 +128,21 @@ impl Heap {
         }
     }
 
-    /// Whether the owner has needed shared slabs so often that it keeps those which it gets, and in between
-    /// has freed no block of others that its magazines had no room for: it is making many blocks, and may
-    /// free them itself, which is quicker where their slabs are its own.
+    /// Whether the owner has needed shared slabs of `class` so [often](Bursts) that it keeps those which it
+    /// gets, and in between has freed no block of others that its magazines had no room for: it is making many
+    /// blocks, and may free them itself, which is quicker where their slabs are its own.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap, and has just needed one.
-    pub(super) unsafe fn is_in_burst(heap: *mut Heap) -> bool {
-        // SAFETY: the owner's.
-        let (alone, sent, now) =
-            unsafe { (&(*heap).alone, &(*heap).sent, (*heap).counters.home_foreign.get() as u8) };
-        let before = if sent.replace(now) == now { alone.get() } else { 0 };
-        alone.set((before + 1).min(BURST));
-        before == BURST
+    /// The calling thread has entered the heap, which it owns, and has just needed one.
+    pub(super) unsafe fn is_in_burst(heap: *mut Heap, class: usize) -> bool {
+        // SAFETY: the owner's, and no visitor is in.
+        let (bursts, sent, now) =
+            unsafe { (&mut (*heap).bins.bursts, &(*heap).sent, (*heap).counters.home_foreign.get() as u8) };
+        if sent.replace(now) != now {
+            *bursts = Bursts::NONE;
+        }
+        bursts.note(class)
     }
 
     /// Takes up to `most` blocks from the current slab of `class` to the magazine, which ends at `limit`, and

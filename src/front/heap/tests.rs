@@ -2,8 +2,8 @@
 
 use super::*;
 extern crate std;
-use super::refill::{BURST, MORE_BYTES};
-use crate::front::{counts, thread};
+use super::refill::MORE_BYTES;
+use crate::front::{counts, registry, thread};
 use crate::os::child;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Block, LEFT, Slab};
@@ -111,15 +111,47 @@ fn who_needs_shared_slabs_often_without_a_free_in_between_is_in_a_burst() {
     let mut heap = placeholder();
     let heap = &raw mut heap;
     // SAFETY: the heap is this thread's alone.
-    let needs = || unsafe { Heap::is_in_burst(heap) };
+    let needs = |class| unsafe { Heap::is_in_burst(heap, class) };
     for _ in 0..3 {
-        assert!((0..BURST).all(|_| !needs()) && (0..1000).all(|_| needs()));
+        for class in [5, 6] {
+            assert!((0..2).all(|_| !needs(class)) && (0..1000).all(|_| needs(class)));
+        }
         // SAFETY: the heap is this thread's alone.
         unsafe { (*heap).counters.home_foreign.add(1) };
     }
     for _ in 0..1000 {
-        assert!(!needs() && !needs());
+        assert!(!needs(5) && !needs(6) && !needs(5) && !needs(6));
         // SAFETY: the heap is this thread's alone.
         unsafe { (*heap).counters.home_foreign.add(3) };
     }
+}
+
+/// Of a class of which it has allocated some, it does.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn who_only_frees_blocks_of_others_keeps_none() {
+    const CLASS: usize = C_TABLE[1024 / 8] as usize;
+    assert!(child::is_so(|| {
+        thread::with_heap(None, |other| {
+            let heap = registry::borrow();
+            // SAFETY: the calling thread owns both heaps, and the blocks, of which each is freed once.
+            unsafe {
+                let take = |heap| Heap::refill(heap, CLASS as u8).ptr;
+                let free = |block| {
+                    if !MagazineTops::push(&(*heap).tops, CLASS, block) {
+                        Heap::free(heap, block, CLASS as u8);
+                    }
+                    let first = (*heap).magazines.first(&(*heap).tops, CLASS);
+                    let top = (&(*heap).tops.top)[CLASS].load(Relaxed);
+                    let kept = first.map_or(0, |first| top.offset_from(first));
+                    (kept, (*heap).counters.home_foreign.get())
+                };
+                let others = [(); 4].map(|()| take(other));
+                assert_eq!((free(others[0]), free(others[1])), ((0, 1), (0, 2)));
+                let own = [(); 2].map(|()| take(heap))[1];
+                assert_eq!((free(others[2]), free(own), free(others[3])), ((1, 2), (2, 2), (3, 2)));
+            }
+            true
+        })
+    }));
 }

@@ -120,8 +120,9 @@ impl Magazines {
             top.store(array.add(1 + held), Relaxed);
             limit.store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
-            if before != 0 {
-                (*old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
+            match self.spare.get(before as usize) {
+                Some(spare) if before != 0 => (*old).store(spare.replace(old).cast(), Relaxed),
+                _ => (),
             }
         }
         self.extra.set(extra);
@@ -258,11 +259,13 @@ impl Magazines {
     /// Takes an array of `1 << log` slots, used before or not; null when there is no memory for it. Under the
     /// heap's lock.
     fn take_array(&self, log: u8) -> *mut Slot {
-        let spare = self.spare[log as usize].get();
-        if !spare.is_null() {
-            // SAFETY: an array of this heap, in whose first slot its last magazine has stored the link.
-            self.spare[log as usize].set(unsafe { (*spare).load(Relaxed) }.cast());
-            return spare;
+        if let Some(spare) = self.spare.get(log as usize) {
+            let array = spare.get();
+            if !array.is_null() {
+                // SAFETY: an array of this heap, in whose first slot its last magazine has stored the link.
+                spare.set(unsafe { (*array).load(Relaxed) }.cast());
+                return array;
+            }
         }
         let array = self.at.get();
         let next = array.wrapping_add(1 << log);
