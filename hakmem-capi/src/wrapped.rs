@@ -41,9 +41,9 @@ pub(crate) fn seen(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Whether the program calls this library's functions where it calls the C library's by name, asked of some
-/// that hardly any program replaces, and none all of. Not if it has loaded the library by `dlopen`, and a
-/// static program knows no names: there all belongs together that is here.
+/// Whether the program's calls of allocation functions come to this library. Told by two that hardly any program
+/// has of its own, and none both. Not so in one that has loaded the library by `dlopen`, and a static program
+/// has no names to look up: what is linked into that belongs together.
 pub(crate) fn is_seen() -> bool {
     let array: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void = crate::reallocarray;
     let pages: extern "C" fn(usize) -> *mut c_void = crate::pvalloc;

@@ -202,14 +202,6 @@ impl Magazines {
         unsafe { self.notices.get_unchecked(class) }.set(MISSED);
     }
 
-    /// Notes that the heap needs a slab of `class`, though it keeps none: so the magazine may grow to what
-    /// every one may have.
-    pub(super) fn on_need(&self, class: usize) {
-        if self.notices[class].get() == QUIET && !self.has_share(class) {
-            self.notices[class].set(SMALL);
-        }
-    }
-
     /// The classes that have a magazine.
     pub(crate) fn present(&self) -> impl Iterator<Item = usize> {
         bits(self.present.get())

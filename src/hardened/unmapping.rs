@@ -239,8 +239,8 @@ pub(super) fn purge() -> usize {
     if goes_back() { bytes + give_back_aside() } else { bytes }
 }
 
-/// The sum of what `next` returns, as often as there was something to give back when this began, and no
-/// oftener: what others free meanwhile has no end where they are faster.
+/// The sum of what `next` returns until there is nothing, but of no more than there can be when this begins:
+/// what others free meanwhile has no end where they are faster.
 fn each_kept(mut next: impl FnMut() -> Option<usize>) -> usize {
     (0..KEPT).map_while(|_| next()).sum()
 }

@@ -54,7 +54,7 @@ pub(crate) struct Bins {
     pub(super) slices: u32,
     /// Of which classes the owner keeps slabs that are shared, for a while.
     pub(crate) bursts: Bursts,
-    /// The classes that have had a slab since all were given up, one bit each.
+    /// The classes that have had a slab since their owner gave up all, one bit each.
     pub(super) present: u64,
 }
 
@@ -81,7 +81,7 @@ impl Bins {
         }
     }
 
-    /// Whether there has been a slab of `class` since all were given up.
+    /// Whether the owner has needed a slab of `class`, or there is one that the last owner could not give up.
     #[inline(always)]
     pub(crate) fn has_had(&self, class: u8) -> bool {
         self.present & 1 << class != 0

@@ -65,13 +65,17 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins, all: bool) -> usize {
             // SAFETY: the bins are this thread's, and the orphan was adopted just now: so it is ours, and in
             // no list of `bins`. We hold the lock, so no visitor is at it.
             unsafe {
+                let present = (*bins).present;
                 (*bins).install_adopted(orphan);
                 let used = Slab::in_use(slab);
                 if used != 0 && (used <= Slab::few(slab) || all && Slab::is_due(slab)) {
                     bytes += purge(slab, false);
                     Slab::not_due(slab);
                 }
-                if !release::part_with(&mut (*bins).slices, slab, false) {
+                if release::part_with(&mut (*bins).slices, slab, false) {
+                    // It was not needed.
+                    (*bins).present = present;
+                } else {
                     Bins::keep(bins, slab);
                 }
             }

@@ -275,9 +275,6 @@ impl Bins {
                 self.abandon_listed(note)
             }
         };
-        if all {
-            self.present = 0;
-        }
         idle::tell(&mut self.untold);
         all
     }
@@ -311,11 +308,12 @@ impl Bins {
                 give_up_all(self, |bins, class| bins.partial[class].first(), class);
                 give_up_all(self, |bins, class| bins.sparse[class].first(), class);
             }
-            let none = staying.first().is_null();
+            self.present = 0;
             while let Some(slab) = staying.pop_front() {
+                self.present |= 1 << (*slab).class;
                 Bins::keep(self, slab);
             }
-            none
+            self.present == 0
         }
     }
 }

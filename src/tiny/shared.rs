@@ -26,8 +26,8 @@ const LEAST: u32 = 512;
 /// finds there what others have freed.
 const KEEPS: u64 = 64;
 
-/// The classes of which a thread has needed shared slabs once and twice in a row, a bit each, without a sign
-/// that others free what it takes. One that it needs again is in a burst.
+/// The classes of which a thread has needed shared slabs once and twice since the last sign that others free
+/// what it takes, or that it frees what others take, a bit each. One that it needs again is in a burst.
 #[derive(Clone, Copy)]
 pub(crate) struct Bursts {
     once: u64,
@@ -154,7 +154,7 @@ impl Bins {
         }
     }
 
-    /// Gives up a slab that was published, if it is shared: also a current one, of a class that was in a burst.
+    /// Gives up a slab that was published, if it is shared: also a current one, of a class in a burst for example.
     /// False, and nothing was done, if it is not, or is `wanted`.
     ///
     /// # Safety
@@ -259,6 +259,7 @@ mod tests {
         // SAFETY: slab and bins are this thread's alone; so are the blocks.
         unsafe {
             ((*other).owner, (*other).secret) = ((&raw const owner).cast_mut(), (*bins).secret);
+            (*other).present = 1 << (class + 1);
             let has = |bins| Bins::current(bins, class).load(Relaxed) == slab;
             let is_orphan = || {
                 let left = (*slab).owner.load(Relaxed).addr() & LEFT != 0;
@@ -284,9 +285,11 @@ mod tests {
             blocks.push(refill(bins, false));
             assert!(!leave(bins, false) && has(bins) && !is_orphan() && !(*bins).shares);
             blocks.extend(take_all(bins, class, counters));
-            // With many it is given up.
+            // With many it is given up, whatever was needed before.
+            (0..3).for_each(|_| _ = (*bins).bursts.note(class));
             free_elsewhere(slab, &mut blocks, 2);
             blocks.push(refill(bins, true));
+            assert!(!(*bins).bursts.note(class));
             assert!(leave(bins, true) && is_orphan() && (*bins).shares);
             // But not one that has nothing left: only after another thread has freed a block.
             blocks.push(refill(other, true));
@@ -323,6 +326,14 @@ mod tests {
             // When there are only few threads any more, who adopts it keeps it.
             blocks.push(refill(other, true));
             assert!(!leave(other, false) && !leave(other, true) && has(other));
+            // What has been published cannot be given up at once.
+            assert!((*other).has_had(class as u8) && (*other).has_had(class as u8 + 1));
+            free_elsewhere(slab, &mut blocks, 1);
+            let ready = owner.ready.take_all();
+            assert!(!(*other).abandon(counters, false));
+            assert!((*other).has_had(class as u8) && !(*other).has_had(class as u8 + 1));
+            owner.ready.push(ready);
+            assert!((*other).abandon(counters, false) && is_orphan() && !(*other).has_had(class as u8));
             assert_eq!(counters.refill_span.get(), 0);
         }
     }

@@ -166,9 +166,9 @@ impl Heap {
         }
     }
 
-    /// Makes room for a block in the magazine of `class`, which is full, as `Magazines::grow` does. But a class
-    /// of which the heap has had no slab gets no magazine: all its blocks are others', and who only frees would
-    /// withhold what they need. And beyond its share a magazine does not grow for a block of another heap once
+    /// Makes room for a block in the magazine of `class`, which is full, as `Magazines::grow` does. But among
+    /// many threads a class of which the heap has needed no slab gets no magazine: all its blocks are others',
+    /// and who only frees would withhold what they need. And beyond its share a magazine does not grow for a block of another heap once
     /// magazines have done so [often enough](counts::share): where many threads send each other many of
     /// different sizes, they would lie in all their magazines, while each thread makes new ones in its slabs.
     ///
@@ -184,7 +184,7 @@ impl Heap {
     ) -> bool {
         // SAFETY: the caller's clauses are the same.
         unsafe {
-            if !(*heap).bins.has_had(class) {
+            if !(*heap).bins.has_had(class) && counts::are_many() {
                 return (*heap).magazines.close_gaps(&(*heap).tops, class as usize, limit);
             }
             // Most heaps never have a block of another one, and one that has some soon has a full magazine.

@@ -120,7 +120,6 @@ impl Heap {
             if !Bins::is_shared(bins, class, counts::are_many) || Heap::is_in_burst(heap, class) {
                 return;
             }
-            (*heap).magazines.on_need(class);
             let more = MORE_BYTES / (stride(class) as usize).clamp(1, MORE_BYTES);
             (*heap).magazines.begin_with(&(*heap).tops, class, more);
             Heap::take_more(heap, class, &(&(*heap).tops.limit)[class], more, thread::is_in_c());

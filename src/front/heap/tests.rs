@@ -3,7 +3,7 @@
 use super::*;
 extern crate std;
 use super::refill::MORE_BYTES;
-use crate::front::{counts, registry, thread};
+use crate::front::{counts, heap, registry, thread};
 use crate::os::child;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Block, LEFT, Slab};
@@ -126,31 +126,53 @@ fn who_needs_shared_slabs_often_without_a_free_in_between_is_in_a_burst() {
     }
 }
 
-/// Of a class of which it has allocated some, it does.
+/// Among many threads. A class of which it has allocated some has a magazine, also where slabs are shared.
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn who_only_frees_blocks_of_others_keeps_none() {
     const CLASS: usize = C_TABLE[1024 / 8] as usize;
+    let kept_and_sent = |heap: *mut Heap, block| {
+        // SAFETY: the calling thread owns the heap. The block is in use and is freed once.
+        unsafe {
+            if !MagazineTops::push(&(*heap).tops, CLASS, block) {
+                if let heap::frees::Freed::Remote(slab) = Heap::free_to_slab(heap, block, CLASS) {
+                    Heap::free_remote(heap, slab, block, CLASS);
+                } else {
+                    Heap::free(heap, block, CLASS as u8);
+                }
+            }
+            let first = (*heap).magazines.first(&(*heap).tops, CLASS);
+            let top = (&(*heap).tops.top)[CLASS].load(Relaxed);
+            (first.map_or(0, |first| top.offset_from(first)), (*heap).counters.home_foreign.get())
+        }
+    };
+    // SAFETY: the calling thread owns the heap.
+    let take = |heap| unsafe { Heap::refill(heap, CLASS as u8).ptr };
     assert!(child::is_so(|| {
         thread::with_heap(None, |other| {
+            let few = registry::borrow();
+            assert_eq!(kept_and_sent(few, take(other)), (1, 0));
+            counts::STARTED.fetch_add(100, Relaxed);
             let heap = registry::borrow();
-            // SAFETY: the calling thread owns both heaps, and the blocks, of which each is freed once.
-            unsafe {
-                let take = |heap| Heap::refill(heap, CLASS as u8).ptr;
-                let free = |block| {
-                    if !MagazineTops::push(&(*heap).tops, CLASS, block) {
-                        Heap::free(heap, block, CLASS as u8);
-                    }
-                    let first = (*heap).magazines.first(&(*heap).tops, CLASS);
-                    let top = (&(*heap).tops.top)[CLASS].load(Relaxed);
-                    let kept = first.map_or(0, |first| top.offset_from(first));
-                    (kept, (*heap).counters.home_foreign.get())
-                };
-                let others = [(); 4].map(|()| take(other));
-                assert_eq!((free(others[0]), free(others[1])), ((0, 1), (0, 2)));
-                let own = [(); 2].map(|()| take(heap))[1];
-                assert_eq!((free(others[2]), free(own), free(others[3])), ((1, 2), (2, 2), (3, 2)));
-            }
+            let free = |block| kept_and_sent(heap, block);
+            assert_eq!([(); 3].map(|()| free(take(other))), [(0, 1), (0, 2), (0, 3)]);
+            let own = [(); 2].map(|()| take(heap));
+            assert_eq!((free(take(other)), free(own[0]), free(own[1])), ((1, 3), (2, 3), (3, 3)));
+            true
+        })
+    }));
+    assert!(child::is_so(|| {
+        thread::with_heap(None, |other| {
+            counts::STARTED.fetch_add(100, Relaxed);
+            let heap = registry::borrow();
+            assert_eq!(kept_and_sent(heap, take(other)), (0, 1));
+            // SAFETY: the calling thread owns the heap.
+            unsafe { (*heap).bins.shares = true };
+            let own = take(heap);
+            let taken = kept_and_sent(heap, own).0;
+            assert!(taken > 1, "some more came with it");
+            let more: Vec<_> = (0..9).map(|_| kept_and_sent(heap, take(other))).collect();
+            assert_eq!(more.last(), Some(&(taken + 9, 1)));
             true
         })
     }));

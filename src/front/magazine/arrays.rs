@@ -2,7 +2,7 @@
 
 use super::{
     CUT_CLASSES, CUT_LOG, EXTRA_PART, FIRST_CUT_LOG, FREE_LOGS, MAX_EXTRA, MAX_LOG, MIN_LOG, MISSED, MUCH,
-    Magazines, QUIET, SMALL,
+    Magazines, QUIET, SMALL, SPARES,
 };
 use crate::front::fast_path::MagazineTops;
 use crate::lockfree::magazine_slots::Slot;
@@ -120,6 +120,7 @@ impl Magazines {
             top.store(array.add(1 + held), Relaxed);
             limit.store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
+            debug_assert!((before as usize) < SPARES);
             match self.spare.get(before as usize) {
                 Some(spare) if before != 0 => (*old).store(spare.replace(old).cast(), Relaxed),
                 _ => (),
@@ -145,7 +146,7 @@ impl Magazines {
     }
 
     /// Makes a magazine of `class` with room for so many blocks, or for as many as every one may have, if
-    /// there is none and there is memory for it.
+    /// there is none and there is memory for it. It may grow, also if there was no use for one before.
     ///
     /// # Safety
     ///
@@ -154,7 +155,11 @@ impl Magazines {
         if self.logs[class].load(Relaxed) == 0 {
             let log = (blocks + 1).next_power_of_two().ilog2() as u8;
             // SAFETY: `resize` asks for the same as this function.
-            unsafe { self.resize(tops, class, &tops.limit[class], log.min(FREE_LOGS[class]), 0) };
+            let is_made =
+                unsafe { self.resize(tops, class, &tops.limit[class], log.min(FREE_LOGS[class]), 0) };
+            if is_made && self.notices[class].get() == QUIET {
+                self.notices[class].set(SMALL);
+            }
         }
     }
 

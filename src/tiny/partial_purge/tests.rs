@@ -191,7 +191,9 @@ fn an_orphan_is_not_due_until_an_eighth_more_of_it_is_free() {
             // As an orphan, which is ours again afterwards, in no list.
             let purged = |all| {
                 assert!(release::part_with(&mut 1000, slab, false));
+                (*bins).present = 0;
                 purge_orphans(bins, all);
+                assert_eq!((*bins).present, 0, "nobody has needed one");
                 let orphan = orphans::adopt((*slab).class).unwrap();
                 assert!(orphan.slab == slab);
                 (*bins).install_adopted(orphan);
