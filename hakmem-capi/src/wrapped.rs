@@ -41,9 +41,9 @@ pub(crate) fn seen(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Whether the program's calls of allocation functions come to this library. Told by two that hardly any program
-/// has of its own, and none both. Not so in one that has loaded the library by `dlopen`, and a static program
-/// has no names to look up: what is linked into that belongs together.
+/// Whether the program's calls of allocation functions come to this library. Told by two that hardly any
+/// program has of its own, and none both. Not so in one that has loaded the library by `dlopen`, and a static
+/// program has no names to look up: what is linked into that belongs together.
 pub(crate) fn is_seen() -> bool {
     let array: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void = crate::reallocarray;
     let pages: extern "C" fn(usize) -> *mut c_void = crate::pvalloc;

@@ -83,8 +83,8 @@ pub(crate) struct Heap {
     /// Room beyond their shares by which magazines have grown for blocks of other heaps: see
     /// [`Heap::make_room`]. The owner's.
     pub(crate) lent: Cell<u8>,
-    /// The lowest bits of the count of others' blocks that the owner had sent home when it last needed a shared
-    /// slab: see [`Heap::is_in_burst`]. The owner's.
+    /// The lowest bits of the count of others' blocks that the owner had sent home when it last needed a
+    /// shared slab: see [`Heap::is_in_burst`]. The owner's.
     pub(super) sent: Cell<u8>,
     /// What the last visitor saw of the owner: see [`idle_heaps`](crate::reclaim::idle_heaps).
     pub(crate) seen: Seen,

@@ -21,7 +21,7 @@ use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Allocation, BY_PAGE, Block, CUT, FREED_FIRST, NO_SLAB, Owner, Slab, ZERO};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, Node, wrote};
-use crate::tiny::shared::Bursts;
+use crate::tiny::classes::Bursts;
 use crate::tiny::{free_list, idle};
 use core::hint::assert_unchecked;
 use core::ptr;

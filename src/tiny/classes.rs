@@ -158,6 +158,32 @@ pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+/// The classes of which a thread has needed shared slabs once and twice since the last sign that others free
+/// what it takes, or that it frees what others take, a bit each. One that it needs again is in a burst.
+#[derive(Clone, Copy)]
+pub(crate) struct Bursts {
+    once: u64,
+    twice: u64,
+}
+
+impl Bursts {
+    /// No class was needed.
+    pub(crate) const NONE: Self = Self { once: 0, twice: 0 };
+
+    /// Notes that a slab of `class` is needed. Whether that is in a burst.
+    pub(crate) fn note(&mut self, class: usize) -> bool {
+        let (class, before) = (1 << class, *self);
+        *self = Self { once: before.once | class, twice: before.twice | before.once & class };
+        before.twice & class != 0
+    }
+
+    /// Others free blocks of `class`.
+    pub(crate) fn end(&mut self, class: u8) {
+        let others = !(1 << class);
+        *self = Self { once: self.once & others, twice: self.twice & others };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,6 +312,21 @@ mod tests {
         for size in 65..=MAX_SMALL {
             let stride = super::stride(class_of(size, 1) as usize) as usize;
             assert!(stride - size < size / 4 + 16, "size {size} stride {stride}");
+        }
+    }
+
+    /// Each class has a count of its own.
+    #[test]
+    fn a_class_that_is_needed_more_than_twice_in_a_row_is_in_a_burst() {
+        let mut bursts = Bursts::NONE;
+        for class in [1, 2, 59, 60] {
+            assert_eq!([(); 5].map(|()| bursts.note(class)), [false, false, true, true, true], "{class}");
+        }
+        bursts.end(59);
+        bursts.end(3);
+        let mut note_all = || [1, 2, 3, 59, 60].map(|class| bursts.note(class));
+        for expected in [[true, true, false, false, true], [true, true, false, false, true], [true; 5]] {
+            assert_eq!(note_all(), expected);
         }
     }
 }

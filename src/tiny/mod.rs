@@ -11,4 +11,4 @@ mod model;
 pub(crate) mod partial_purge;
 mod refill;
 pub(crate) mod release;
-pub(crate) mod shared;
+mod shared;

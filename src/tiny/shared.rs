@@ -9,7 +9,7 @@
 //! look for another slab, finds blocks there that others have freed. New ones are shared from the start in a
 //! heap that shares others. A thread that frees itself what it takes pays for that, because what it frees
 //! goes the long way: so now and then it [keeps](KEPT) one, and for a while those of a class that it needs
-//! [in a burst](Bursts).
+//! [in a burst](crate::tiny::classes::Bursts).
 
 use crate::base::counters::Counters;
 use crate::base::options;
@@ -17,6 +17,7 @@ use crate::superslab::orphans;
 use crate::superslab::slab::{KEPT, Listed, SHARED, Slab};
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::Bins;
+use crate::tiny::classes::Bursts;
 use crate::tiny::release::part_with;
 
 /// Slabs of blocks of fewer bytes are not shared: one page has many of them, and two threads' blocks would
@@ -25,32 +26,6 @@ const LEAST: u32 = 512;
 /// Of so many slabs that a thread adopts it keeps one, if that is shared. It is shared again when the thread
 /// finds there what others have freed.
 const KEEPS: u64 = 64;
-
-/// The classes of which a thread has needed shared slabs once and twice since the last sign that others free
-/// what it takes, or that it frees what others take, a bit each. One that it needs again is in a burst.
-#[derive(Clone, Copy)]
-pub(crate) struct Bursts {
-    once: u64,
-    twice: u64,
-}
-
-impl Bursts {
-    /// No class was needed.
-    pub(crate) const NONE: Self = Self { once: 0, twice: 0 };
-
-    /// Notes that a slab of `class` is needed. Whether that is in a burst.
-    pub(crate) fn note(&mut self, class: usize) -> bool {
-        let (class, before) = (1 << class, *self);
-        *self = Self { once: before.once | class, twice: before.twice | before.once & class };
-        before.twice & class != 0
-    }
-
-    /// Others free blocks of `class`.
-    fn end(&mut self, class: u8) {
-        let others = !(1 << class);
-        *self = Self { once: self.once & others, twice: self.twice & others };
-    }
-}
 
 impl Bins {
     /// Starts anew, for another owner.
@@ -154,8 +129,8 @@ impl Bins {
         }
     }
 
-    /// Gives up a slab that was published, if it is shared: also a current one, of a class in a burst for example.
-    /// False, and nothing was done, if it is not, or is `wanted`.
+    /// Gives up a slab that was published, if it is shared: also a current one, of a class in a burst for
+    /// example. False, and nothing was done, if it is not, or is `wanted`.
     ///
     /// # Safety
     ///
@@ -335,21 +310,6 @@ mod tests {
             owner.ready.push(ready);
             assert!((*other).abandon(counters, false) && is_orphan() && !(*other).has_had(class as u8));
             assert_eq!(counters.refill_span.get(), 0);
-        }
-    }
-
-    /// Each class has a count of its own.
-    #[test]
-    fn a_class_that_is_needed_more_than_twice_in_a_row_is_in_a_burst() {
-        let mut bursts = Bursts::NONE;
-        for class in [1, 2, 59, 60] {
-            assert_eq!([(); 5].map(|()| bursts.note(class)), [false, false, true, true, true], "{class}");
-        }
-        bursts.end(59);
-        bursts.end(3);
-        let mut note_all = || [1, 2, 3, 59, 60].map(|class| bursts.note(class));
-        for expected in [[true, true, false, false, true], [true, true, false, false, true], [true; 5]] {
-            assert_eq!(note_all(), expected);
         }
     }
 

@@ -167,10 +167,11 @@ impl Heap {
     }
 
     /// Makes room for a block in the magazine of `class`, which is full, as `Magazines::grow` does. But among
-    /// many threads a class of which the heap has needed no slab gets no magazine: all its blocks are others',
-    /// and who only frees would withhold what they need. And beyond its share a magazine does not grow for a block of another heap once
-    /// magazines have done so [often enough](counts::share): where many threads send each other many of
-    /// different sizes, they would lie in all their magazines, while each thread makes new ones in its slabs.
+    /// many threads a class of which the heap has needed no slab gets no magazine: all its blocks are
+    /// others', and who only frees would withhold what they need. And beyond its share a magazine does not
+    /// grow for a block of another heap once magazines have done so [often enough](counts::share): where many
+    /// threads send each other many of different sizes, they would lie in all their magazines, while each
+    /// thread makes new ones in its slabs.
     ///
     /// # Safety
     ///

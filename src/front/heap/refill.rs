@@ -10,8 +10,7 @@ use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, compiler_fence};
 use crate::tiny::bins::Bins;
-use crate::tiny::classes::stride;
-use crate::tiny::shared::Bursts;
+use crate::tiny::classes::{Bursts, stride};
 use core::{ptr, slice};
 
 /// Blocks that are [cut ahead](Heap::cut_ahead) at most.
@@ -128,8 +127,8 @@ impl Heap {
     }
 
     /// Whether the owner has needed shared slabs of `class` so [often](Bursts) that it keeps those which it
-    /// gets, and in between has freed no block of others that its magazines had no room for: it is making many
-    /// blocks, and may free them itself, which is quicker where their slabs are its own.
+    /// gets, and in between has freed no block of others that its magazines had no room for: it is making
+    /// many blocks, and may free them itself, which is quicker where their slabs are its own.
     ///
     /// # Safety
     ///
