@@ -157,6 +157,15 @@ impl Magazines {
         self.logs[class].load(Relaxed) >= FREE_LOGS[class]
     }
 
+    /// Leaves `class` without a magazine. False, and nothing was done, if there is one.
+    pub(super) fn stay_without(&self, class: usize) -> bool {
+        let is_without = self.logs[class].load(Relaxed) == 0;
+        if is_without {
+            self.notices[class].set(QUIET);
+        }
+        is_without
+    }
+
     /// Whether the heap is armed, and `kind` a size class.
     ///
     /// `kind` is below [`KINDS`].

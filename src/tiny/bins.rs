@@ -81,7 +81,7 @@ impl Bins {
         }
     }
 
-    /// Whether the owner has needed a slab of `class`, or there is one that the last owner could not give up.
+    /// Whether the owner has needed a slab of `class`, or there is one that could not be given up.
     #[inline(always)]
     pub(crate) fn has_had(&self, class: u8) -> bool {
         self.present & 1 << class != 0

@@ -185,8 +185,11 @@ impl Heap {
     ) -> bool {
         // SAFETY: the caller's clauses are the same.
         unsafe {
-            if !(*heap).bins.has_had(class) && counts::are_many() {
-                return (*heap).magazines.close_gaps(&(*heap).tops, class as usize, limit);
+            if !(*heap).bins.has_had(class)
+                && counts::are_many()
+                && (*heap).magazines.stay_without(class as usize)
+            {
+                return false;
             }
             // Most heaps never have a block of another one, and one that has some soon has a full magazine.
             if (*heap).counters.home_foreign.get() != 0 {
