@@ -83,7 +83,7 @@ impl Bins {
 
     /// Whether the owner has needed a slab of `class`, or there is one that could not be given up.
     #[inline(always)]
-    pub(crate) fn has_had(&self, class: u8) -> bool {
+    pub(crate) fn has_had(&self, class: usize) -> bool {
         self.present & 1 << class != 0
     }
 

@@ -302,13 +302,13 @@ mod tests {
             blocks.push(refill(other, true));
             assert!(!leave(other, false) && !leave(other, true) && has(other));
             // What has been published cannot be given up at once.
-            assert!((*other).has_had(class as u8) && (*other).has_had(class as u8 + 1));
+            assert!((*other).has_had(class) && (*other).has_had(class + 1));
             free_elsewhere(slab, &mut blocks, 1);
             let ready = owner.ready.take_all();
             assert!(!(*other).abandon(counters, false));
-            assert!((*other).has_had(class as u8) && !(*other).has_had(class as u8 + 1));
+            assert!((*other).has_had(class) && !(*other).has_had(class + 1));
             owner.ready.push(ready);
-            assert!((*other).abandon(counters, false) && is_orphan() && !(*other).has_had(class as u8));
+            assert!((*other).abandon(counters, false) && is_orphan() && !(*other).has_had(class));
             assert_eq!(counters.refill_span.get(), 0);
         }
     }

@@ -167,11 +167,11 @@ impl Heap {
     }
 
     /// Makes room for a block in the magazine of `class`, which is full, as `Magazines::grow` does. But among
-    /// many threads a class of which the heap has needed no slab gets no magazine: all its blocks are
-    /// others', and who only frees would withhold what they need. And beyond its share a magazine does not
-    /// grow for a block of another heap once magazines have done so [often enough](counts::share): where many
-    /// threads send each other many of different sizes, they would lie in all their magazines, while each
-    /// thread makes new ones in its slabs.
+    /// many threads, in a heap that has sent blocks home, a class of which it has needed no slab gets no
+    /// magazine: all its blocks are others', and who only frees would withhold what they need. And beyond its
+    /// share a magazine does not grow for a block of another heap once magazines have done so [often
+    /// enough](counts::share): where many threads send each other many of different sizes, they would lie in
+    /// all their magazines, while each thread makes new ones in its slabs.
     ///
     /// # Safety
     ///
@@ -185,12 +185,6 @@ impl Heap {
     ) -> bool {
         // SAFETY: the caller's clauses are the same.
         unsafe {
-            if !(*heap).bins.has_had(class)
-                && counts::are_many()
-                && (*heap).magazines.stay_without(class as usize)
-            {
-                return false;
-            }
             // Most heaps never have a block of another one, and one that has some soon has a full magazine.
             if (*heap).counters.home_foreign.get() != 0 {
                 return Heap::make_room_lending(heap, block, class as usize, limit);
@@ -215,6 +209,9 @@ impl Heap {
         // as the block, which nobody else frees. The caller has entered the heap, whose magazines these are.
         unsafe {
             let (tops, magazines, lent) = (&(*heap).tops, &(*heap).magazines, &(*heap).lent);
+            if !(*heap).bins.has_had(class) && counts::are_many() && magazines.stay_without(class) {
+                return false;
+            }
             let lends = magazines.has_share(class)
                 && pagemap::kind_index(block) == class
                 && !free::is_kept_by(Slab::of(block), (*heap).bins.owner);

@@ -148,19 +148,24 @@ fn who_only_frees_blocks_of_others_keeps_none() {
     };
     // SAFETY: the calling thread owns the heap.
     let take = |heap| unsafe { Heap::refill(heap, CLASS as u8).ptr };
+    // SAFETY: the calling thread owns the heap.
+    let has_sent = |heap: *mut Heap| unsafe { (*heap).counters.home_foreign.add(1) };
     assert!(child::is_so(|| {
         thread::with_heap(None, |other| {
             let few = registry::borrow();
-            assert_eq!(kept_and_sent(few, take(other)), (1, 0));
-            counts::STARTED.fetch_add(100, Relaxed);
             let heap = registry::borrow();
+            for heap in [few, heap] {
+                has_sent(heap);
+            }
+            assert_eq!(kept_and_sent(few, take(other)), (1, 1));
+            counts::STARTED.fetch_add(100, Relaxed);
             // Whoever has a magazine already keeps it, and it grows.
             let kept = [(); 9].map(|()| kept_and_sent(few, take(other)));
-            assert_eq!(kept[8], (10, 0));
+            assert_eq!(kept[8], (10, 1));
             let free = |block| kept_and_sent(heap, block);
-            assert_eq!([(); 3].map(|()| free(take(other))), [(0, 1), (0, 2), (0, 3)]);
+            assert_eq!([(); 3].map(|()| free(take(other))), [(0, 2), (0, 3), (0, 4)]);
             let own = [(); 2].map(|()| take(heap));
-            assert_eq!((free(take(other)), free(own[0]), free(own[1])), ((1, 3), (2, 3), (3, 3)));
+            assert_eq!((free(take(other)), free(own[0]), free(own[1])), ((1, 4), (2, 4), (3, 4)));
             true
         })
     }));
@@ -168,14 +173,15 @@ fn who_only_frees_blocks_of_others_keeps_none() {
         thread::with_heap(None, |other| {
             counts::STARTED.fetch_add(100, Relaxed);
             let heap = registry::borrow();
-            assert_eq!(kept_and_sent(heap, take(other)), (0, 1));
+            has_sent(heap);
+            assert_eq!(kept_and_sent(heap, take(other)), (0, 2));
             // SAFETY: the calling thread owns the heap.
             unsafe { (*heap).bins.shares = true };
             let own = take(heap);
             let taken = kept_and_sent(heap, own).0;
             assert!(taken > 1, "some more came with it");
             let more = [(); 9].map(|()| kept_and_sent(heap, take(other)));
-            assert_eq!(more[8], (taken + 9, 1));
+            assert_eq!(more[8], (taken + 9, 2));
             true
         })
     }));

@@ -2,7 +2,7 @@
 
 use super::{
     CUT_CLASSES, CUT_LOG, EXTRA_PART, FIRST_CUT_LOG, FREE_LOGS, MAX_EXTRA, MAX_LOG, MIN_LOG, MISSED, MUCH,
-    Magazines, QUIET, SMALL, SPARES,
+    Magazines, QUIET, SMALL,
 };
 use crate::front::fast_path::MagazineTops;
 use crate::lockfree::magazine_slots::Slot;
@@ -11,6 +11,7 @@ use crate::sync::AtomicPtr;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::compiler_fence;
 use crate::tiny::classes::{bits, stride};
+use core::cell::Cell;
 use core::ptr;
 
 impl Magazines {
@@ -120,10 +121,8 @@ impl Magazines {
             top.store(array.add(1 + held), Relaxed);
             limit.store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
-            debug_assert!((before as usize) < SPARES);
-            match self.spare.get(before as usize) {
-                Some(spare) if before != 0 => (*old).store(spare.replace(old).cast(), Relaxed),
-                _ => (),
+            if before != 0 {
+                (*old).store(self.spares(before).replace(old).cast(), Relaxed);
             }
         }
         self.extra.set(extra);
@@ -261,16 +260,27 @@ impl Magazines {
         }
     }
 
+    /// The spare arrays of `1 << log` slots.
+    ///
+    /// # Safety
+    ///
+    /// `log` is at most [`MAX_LOG`], as that of every magazine.
+    #[inline(always)]
+    unsafe fn spares(&self, log: u8) -> &Cell<*mut Slot> {
+        // SAFETY: by the caller's word it is less than `SPARES`.
+        unsafe { self.spare.get_unchecked(log as usize) }
+    }
+
     /// Takes an array of `1 << log` slots, used before or not; null when there is no memory for it. Under the
     /// heap's lock.
     fn take_array(&self, log: u8) -> *mut Slot {
-        if let Some(spare) = self.spare.get(log as usize) {
-            let array = spare.get();
-            if !array.is_null() {
-                // SAFETY: an array of this heap, in whose first slot its last magazine has stored the link.
-                spare.set(unsafe { (*array).load(Relaxed) }.cast());
-                return array;
-            }
+        // SAFETY: no magazine asks for more than the most slots of all.
+        let spares = unsafe { self.spares(log) };
+        let spare = spares.get();
+        if !spare.is_null() {
+            // SAFETY: an array of this heap, in whose first slot its last magazine has stored the link.
+            spares.set(unsafe { (*spare).load(Relaxed) }.cast());
+            return spare;
         }
         let array = self.at.get();
         let next = array.wrapping_add(1 << log);
