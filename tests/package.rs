@@ -11,7 +11,7 @@ use skips::{is_there, skip};
 mod skips;
 
 /// Files in the package, and bytes in all of them. Files are small (about 200 lines), so there are many.
-const MOST_FILES: usize = 281;
+const MOST_FILES: usize = 283;
 const MOST_BYTES: usize = 65 << 15;
 /// Bytes of the file that is published.
 const MOST_PACKED: u64 = 70 << 13;

@@ -4,7 +4,7 @@
 use crate::base::misuse::{self, Fault};
 use crate::guard::slots::{self, About, FREE, Slot};
 use crate::guard::trace::Trace;
-use crate::os::signals::{self, Access, Whose};
+use crate::os::faults::{self, Access, Whose};
 use crate::os::{self, futex, message, process, thread};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::{AtomicBool, AtomicU32};
@@ -200,7 +200,7 @@ fn is_borrowed() -> bool {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn install() {
     if !SET.load(SeqCst) && !is_borrowed() && !SET.swap(true, SeqCst) {
-        signals::handle_faults(touched);
+        faults::handle_faults(touched);
     }
 }
 
@@ -208,7 +208,7 @@ pub(super) fn install() {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn uninstall() {
     if SET.swap(false, SeqCst) {
-        signals::unhandle_faults();
+        faults::unhandle_faults();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who has done something with a block: a thread, and its stack.
 
-use crate::os::signals::Access;
+use crate::os::faults::Access;
 use crate::os::{message, thread};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::{AtomicU32, AtomicUsize};

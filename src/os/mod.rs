@@ -9,6 +9,7 @@ mod calls;
 pub(crate) mod child;
 pub(crate) mod env;
 mod errno;
+pub(crate) mod faults;
 pub(crate) mod file;
 pub(crate) mod futex;
 pub(crate) mod generation;

@@ -317,7 +317,7 @@ mod tests {
 
     /// Each class has a count of its own.
     #[test]
-    fn a_class_that_is_needed_more_than_twice_in_a_row_is_in_a_burst() {
+    fn a_class_needed_more_than_twice_since_the_last_sign_is_in_a_burst() {
         let mut bursts = Bursts::NONE;
         for class in [1, 2, 59, 60] {
             assert_eq!([(); 5].map(|()| bursts.note(class)), [false, false, true, true, true], "{class}");

@@ -52,12 +52,12 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot write {}; name another file", path.display()))?;
         Ok(format!("flame graph: {}", path.display()))
     });
-    let drawn = drawn.transpose()?;
     let width = sys::columns(&std::io::stdout()).unwrap_or(super::profile::COLUMNS);
     let totals = (before.bytes(), after.bytes());
     let text = table::changes(&diff::rows(&before, &after), totals, args.top, width);
     report::print((text + &table::said(&notes, width)).as_bytes())?;
-    if let Some(drawn) = drawn {
+    // Only now: whoever cannot write the picture still has the table.
+    if let Some(drawn) = drawn.transpose()? {
         report::say(&drawn);
     }
     Ok(ExitCode::SUCCESS)

@@ -121,6 +121,8 @@ impl Heap {
             }
             let more = MORE_BYTES / (stride(class) as usize).clamp(1, MORE_BYTES);
             (*heap).magazines.begin_with(&(*heap).tops, class, more);
+            // A pop sees nothing below a gap that a visitor has left.
+            (*heap).magazines.gather(&(*heap).tops, class);
             Heap::take_more(heap, class, &(&(*heap).tops.limit)[class], more, thread::is_in_c());
             Bins::leave(bins, class, &(*heap).counters);
         }
