@@ -60,6 +60,8 @@ found! {
     aligned ["on", "off"];
     moved ["on", "off"];
     remade ["on", "off"];
+    ahead ["on", "off"];
+    refilled ["on", "off"];
     // Without magazines the block waits in the other thread's outbox.
     there ["on"];
     gone ["on", "off"];

@@ -7,6 +7,7 @@ use crate::front::heap::Heap;
 use crate::front::heap::frees::Freed;
 use crate::front::lease::{Due, EPOCH};
 use crate::front::magazine::{ARMED, MISSED, QUIET};
+use crate::front::thread;
 use crate::lockfree::magazine_slots::own;
 use crate::sampling;
 use crate::superslab::slab::Allocation;
@@ -109,7 +110,9 @@ impl Heap {
             let allocation = (*bins).refill(class, &*counters, counts::are_many);
             if !allocation.ptr.is_null() {
                 let most = BATCH.min(BATCH_BYTES / stride(c).max(1) as usize);
-                Heap::take_more(heap, c, magazines.limit(tops, c), most, false);
+                // As `free` leaves them there: a profile sees every free.
+                let marked = thread::is_in_c() && !sampling::is_on();
+                Heap::take_more(heap, c, magazines.limit(tops, c), most, marked);
             }
             Bins::set_aside(bins, c);
             allocation

@@ -188,8 +188,8 @@ impl Bins {
 
     /// Takes as many blocks of the current slab of `class` as it has and as there is room for in `to`, and
     /// returns how many. Who takes them from the end of `to` gets untouched memory by ascending address. Of
-    /// freed ones the lower half of the mark stays, if they are for a magazine whose blocks are `marked`: so
-    /// that C's `free` finds that they have been freed before.
+    /// those that carry the mark the lower half stays, if they are for a magazine whose blocks are `marked`:
+    /// so that C's `free` finds that they have been freed before.
     ///
     /// # Safety
     ///
@@ -228,7 +228,7 @@ impl Bins {
                 (*slab).free = block;
                 (*counters).refill_current.add(listed as u64);
             }
-            let untouched = Bins::cut(bins, slab, counters, to.get(listed..).unwrap_or_default());
+            let untouched = Bins::cut(bins, slab, counters, to.get(listed..).unwrap_or_default(), marked);
             if listed != 0 {
                 Slab::count(slab, listed as i32);
             }
@@ -237,13 +237,21 @@ impl Bins {
     }
 
     /// Cuts as many blocks from the untouched memory of a slab as it has and as there is room for in `to`,
-    /// and returns how many. Who takes them from the end of `to` gets them by ascending address.
+    /// and returns how many. Who takes them from the end of `to` gets them by ascending address. Marks that
+    /// an earlier slab in this place has left are halved if the magazine's blocks are `marked`: the program
+    /// may still free those blocks for the second time.
     ///
     /// # Safety
     ///
     /// As [`Bins::alloc_many`]; the slab is the current one of a size class, or `NO_SLAB`.
     #[inline(always)]
-    unsafe fn cut(bins: *mut Bins, slab: *mut Slab, counters: *const Counters, to: &[Slot]) -> usize {
+    unsafe fn cut(
+        bins: *mut Bins,
+        slab: *mut Slab,
+        counters: *const Counters,
+        to: &[Slot],
+        marked: bool,
+    ) -> usize {
         // SAFETY: as in `alloc`; no visitor is in.
         unsafe {
             let (start, stride) = ((*slab).bump, (*slab).stride as usize);
@@ -257,7 +265,9 @@ impl Bins {
             Slab::set_bump(slab, start.wrapping_add(count * stride));
             let mut block = start;
             for slot in to.get(..count).unwrap_or_default().iter().rev() {
-                if unmark {
+                if unmark && marked && Block::is_marked(block.cast(), (*bins).secret) {
+                    Block::set_half_mark(block.cast(), (*bins).secret);
+                } else if unmark {
                     Block::set_mark(block.cast(), (*bins).secret, false);
                 }
                 slot.store(block, Relaxed);
@@ -299,7 +309,8 @@ impl Bins {
         }
     }
 
-    /// [Cuts](Bins::cut) blocks from the current slab of `class`.
+    /// [Cuts](Bins::cut) blocks from the current slab of `class`, for a magazine whose blocks are `marked` or
+    /// not.
     ///
     /// # Safety
     ///
@@ -309,9 +320,10 @@ impl Bins {
         class: usize,
         counters: *const Counters,
         to: &[Slot],
+        marked: bool,
     ) -> usize {
         // SAFETY: the caller's clauses are the same; no visitor is in.
-        unsafe { Bins::cut(bins, Bins::current(bins, class).load(Relaxed), counters, to) }
+        unsafe { Bins::cut(bins, Bins::current(bins, class).load(Relaxed), counters, to, marked) }
     }
 
     /// The current slab of `class`. For the holder of the heap's lock.

@@ -47,7 +47,7 @@ static int is_among(void **blocks, long count, void *block) {
 
 /* A block whose slab was emptied and is made anew, where its mark still is: one of the last of the slab, which
  * was not handed out again. Of a class with several in 64 KiB, which is as long as a slab is at least. */
-static void *remade(size_t size) {
+static void *remade(size_t size, int is_cut) {
     enum { SLICE = 65536, MOST = 3 * SLICE / 16 + 200 };
     static void *all[MOST], *again[MOST];
     size = size < 16384 ? size : 16384;
@@ -58,9 +58,12 @@ static void *remade(size_t size) {
     for (long i = 0; i < count; i++) free(all[i]);
     for (long i = 0; i < count; i++) {
         CHECK((again[i] = malloc(size)));
-        char *block = (char *)again[i] + (SLICE / step - 2) * step;
-        if ((uintptr_t)again[i] % SLICE == 0 && is_among(all, count, block) && !is_among(again, i, block))
-            return block;
+        char *block = (char *)again[i] + (SLICE / step - 2) * step, *near = (char *)again[i] + 10 * step;
+        if ((uintptr_t)again[i] % SLICE || !is_among(all, count, block) || is_among(again, i, block)) continue;
+        if (!is_cut || SLICE / step < 13) return block;
+        /* The next one comes with many more, of which this thread has a magazine now. */
+        CHECK((again[i + 1] = malloc(size)));
+        if (is_among(all, count, near) && !is_among(again, i + 2, near)) return near;
     }
     CHECK(!"a slab is made anew");
     return NULL;
@@ -73,6 +76,23 @@ static void make(size_t size) {
 /* Every second one, so that slabs stay: what has left the page map is only foreign. */
 static void drop(void) {
     for (int i = 1; i < MANY; i += 2) free(others[i]);
+}
+
+/* A block that was freed to its slab, and that a refill may have taken to a magazine with others. */
+static void *refilled(size_t size) {
+    static void *again[MANY];
+    make(size);
+    drop();
+    for (int i = 0; i < MANY; i++) {
+        CHECK((again[i] = malloc(size)));
+        for (int j = MANY - 1; j > MANY / 2; j -= 2) {
+            if (others[j] != again[i]) continue;
+            while ((j -= 2) > 0)
+                if (!is_among(again, i + 1, others[j])) return others[j];
+        }
+    }
+    CHECK(!"one of the last is handed out again");
+    return NULL;
 }
 
 int main(int argc, char **argv) {
@@ -119,7 +139,11 @@ int main(int argc, char **argv) {
         char *moved = realloc(announce(block), size * 3 + 100);
         CHECK(moved && moved != block);
     } else if (!strcmp(kind, "remade")) {
-        block = announce(remade(size));
+        block = announce(remade(size, 0));
+    } else if (!strcmp(kind, "ahead")) {
+        block = announce(remade(size, 1));
+    } else if (!strcmp(kind, "refilled")) {
+        block = announce(refilled(size));
     } else if (!strcmp(kind, "there")) { /* first by another thread, which lives */
         CHECK(pthread_create(&thread, NULL, free_and_stay, announce(block)) == 0);
         CHECK(sem_wait(&freed) == 0);

@@ -193,7 +193,8 @@ impl Heap {
                 Bins::set_cut(bins, class, false);
                 return Heap::alloc_from_slab(heap, class).ptr;
             }
-            let got = Bins::cut_ahead(bins, class, counters, slice::from_raw_parts(first, room.min(MAX_CUT)));
+            let to = slice::from_raw_parts(first, room.min(MAX_CUT));
+            let got = Bins::cut_ahead(bins, class, counters, to, thread::is_in_c());
             // As in `magazine_slots::push`, the blocks are stored before the top moves.
             compiler_fence(Release);
             top.store(first.wrapping_add(got), Release);

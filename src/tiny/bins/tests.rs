@@ -126,7 +126,7 @@ fn what_is_in_blocks_stays_where_there_is_no_mark() {
                 let taken = [(); 2].map(|()| Bins::alloc(bins, class, counters));
                 assert!(taken.iter().all(|block| block.zeroed == zero));
                 let to = slots(3);
-                assert_eq!(Bins::cut_ahead(bins, class, counters, &to), 3);
+                assert_eq!(Bins::cut_ahead(bins, class, counters, &to, false), 3);
                 assert_eq!(blocks(&to), [at(4), at(3), at(2)]);
                 assert_eq!(Bins::alloc_many(bins, class, counters, &to, false), 3);
                 assert!(all().eq(1000..1012));
