@@ -81,6 +81,30 @@ fn what_is_in_quarantine_goes_as_well() {
     });
 }
 
+/// The thread that closes it has never called it.
+#[test]
+fn nothing_stays_of_what_threads_that_have_ended_have_used() {
+    in_own_process("nothing_stays_of_what_threads_that_have_ended_have_used", || {
+        // KiB of address space that stay behind.
+        let rounds = |threads: usize| {
+            let before = mapped_kib();
+            for _ in 0..10 {
+                let plugin = Plugin::load();
+                for _ in 0..threads {
+                    thread::scope(|scope| {
+                        scope.spawn(|| assert!(plugin.work(200) >= 200)).join().unwrap();
+                    });
+                }
+                plugin.unload();
+            }
+            mapped_kib().saturating_sub(before)
+        };
+        rounds(1);
+        let (one, three) = (rounds(1), rounds(3));
+        assert!(one <= 1024 && three <= 1024, "{one} KiB, {three} KiB after three threads");
+    });
+}
+
 /// A thread that has used the plugin ends after the plugin has gone; the process forks; it exits.
 #[test]
 fn threads_forks_and_the_exit_find_nothing_that_has_gone() {

@@ -39,8 +39,9 @@ impl core::error::Error for InvalidLimits {}
 /// (`docs/limits.md` in the repository). The allocator's own records (some KiB per thread, at most 9 bytes
 /// per 64 KiB) do not count, so a thread can start at the limit; nor do sampled guard pages, or a profile.
 /// The bytes held never exceed the hard limit, however many threads allocate. Before an allocation is
-/// refused, everything that [`purge`](crate::api::global::purge) can give back is given back. A limit
-/// below what is held takes nothing away; it only stops growth. Small blocks need at least one SuperSlab.
+/// refused, what is held and not used is given back, as by [`purge`](crate::api::global::purge), other
+/// threads' caches included; for up to 128 ms after that was in vain, these are left alone. A limit below
+/// what is held takes nothing away; it only stops growth. Small blocks need at least one SuperSlab.
 ///
 /// While more than the soft limit is held, memory is given back again each time that it has grown by another
 /// 16th of the limit (at least 2 MiB).
@@ -169,8 +170,11 @@ static HOOK_RUNNER: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the limits from the options, unless the program has set its own.
 pub(crate) fn init(options: &Options) {
-    if CONFIG.lock_soon().is_some_and(|config| !config.chosen) {
-        held::set(options.soft_limit, options.hard_limit);
+    // Under the lock, like `set_limits`: what the program sets meanwhile stays.
+    if let Some(config) = CONFIG.lock_soon() {
+        if !config.chosen {
+            held::set(options.soft_limit, options.hard_limit);
+        }
     }
 }
 

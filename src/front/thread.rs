@@ -193,12 +193,13 @@ pub(crate) fn forget_key_users() {
     KEY_USERS.store(0, Ordering::Relaxed);
 }
 
-/// Deletes the key, so that no exit hook runs any more, and gives up the calling thread's heap.
+/// Deletes the key, so that no exit hook runs any more, and gives up the calling thread's heap. From now on
+/// it borrows heaps, also if it has had none: it would never give one up.
 pub(crate) fn unhook() {
     give_up_key();
     let heap = own_heap();
+    tls::set((&raw const AFTER_EXIT).cast_mut());
     if !heap.is_null() {
-        tls::set((&raw const AFTER_EXIT).cast_mut());
         // SAFETY: it was this thread's, which borrows heaps from now on and has no use for this one.
         unsafe { registry::release_heap(heap) };
     }

@@ -54,7 +54,9 @@ fn freed() -> (u32, u32) {
     let heap = thread::own_heap();
     // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
     let own = if heap.is_null() { 0 } else { unsafe { Heap::activity(heap) ^ quarantine(heap).0 } };
-    let others = (spare() / SLICE) as u32 ^ (counters::LARGE_FREES.load(Relaxed) as u32).rotate_left(16);
+    // An odd factor, so that no number of bytes makes up for one of blocks.
+    let others = (spare() / SLICE) as u32;
+    let others = others.wrapping_add((counters::LARGE_FREES.load(Relaxed) as u32).wrapping_mul(0x9e37_79b1));
     ((own ^ own >> 32) as u32, others)
 }
 

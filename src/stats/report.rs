@@ -34,8 +34,15 @@ pub struct StatsReport {
 /// }
 /// ```
 pub fn stats_report() -> StatsReport {
-    let (stats, classes) = Snapshot::with(|now| (now.stats, now.classes));
-    StatsReport { stats: stats.with_kernel(), classes }
+    // Filled in where the caller wants it: the stack may be small.
+    let mut report =
+        StatsReport { stats: Stats::default(), classes: [ClassStats::default(); ClassStats::COUNT] };
+    Snapshot::with(|now| {
+        report.stats = now.stats;
+        report.classes.copy_from_slice(&now.classes);
+    });
+    report.stats = report.stats.with_kernel();
+    report
 }
 
 impl StatsReport {
