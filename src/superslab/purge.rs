@@ -149,6 +149,33 @@ pub(super) fn unlock(pool: Guard<'_, State>, now: u32, given: bool) {
     }
 }
 
+/// How long [`tick`] waits until it looks again, in milliseconds.
+const TICK: u32 = 64;
+/// When it last looked, in milliseconds. Relaxed: a hint.
+static TICKED: AtomicU32 = AtomicU32::new(0);
+
+/// Purges what is due. For threads whose large blocks come from caches: they do not change the pool.
+#[inline(always)]
+pub(crate) fn tick(now: u32) {
+    if os::elapsed(TICKED.load(Relaxed), now) >= TICK {
+        tick_now(now);
+    }
+}
+
+/// [`tick`], if it is time.
+#[cold]
+#[inline(never)]
+fn tick_now(now: u32) {
+    // Each execution of a model has to go as the one before.
+    if cfg!(all(test, loom)) {
+        return;
+    }
+    TICKED.store(now, Relaxed);
+    if let Some(pool) = lock() {
+        unlock(pool, now, false);
+    }
+}
+
 /// Whether a purge may be due: a quick check after every change of the pool.
 fn is_due(pool: &State, now: u32) -> bool {
     let delay = options::get().purge_delay;

@@ -10,6 +10,7 @@ use crate::large::cache::{
 use crate::large::huge::Mapping;
 use crate::os::returning::Returning;
 use crate::os::{self, elapsed, now_ms};
+use crate::superslab::purge;
 use crate::sync::Ordering::Relaxed;
 
 /// How many mappings in the queue the system may refuse again to unmap in a row, until it is left alone, or
@@ -19,7 +20,7 @@ const TRIES: usize = 16;
 /// long as one goes: that could be one of 60,000 each time.
 const PASSES: usize = 4;
 
-/// Unmaps what has been kept longer than the purge delay.
+/// Unmaps what has been kept longer than the purge delay, and sees to it that the pool does so as well.
 #[inline]
 pub(crate) fn tick() {
     if kept() > 0 {
@@ -30,6 +31,7 @@ pub(crate) fn tick() {
 /// [`tick`], at `now`.
 pub(crate) fn tick_at(now: u32) {
     unmap_excess(now);
+    purge::tick(now);
     // No delay: nothing goes back unless asked for.
     let Some(term) = term() else { return };
     if kept() > 0 {

@@ -180,6 +180,27 @@ fn purged_slices_are_zero_but_for_the_header() {
     }
 }
 
+/// Whoever frees large blocks to caches looks at the pool, too, but not each time.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn who_does_not_change_the_pool_looks_at_it_now_and_then() {
+    assert!(os::child::is_so(|| {
+        let [_kept, given] = [1, 2].map(|slices| pool::take_span(slices, RUN, |_| None).unwrap());
+        // SAFETY: a span that nobody uses, given back once.
+        unsafe { pool::give_span(given.slab, 0b11) };
+        let dirty = || span_index::with(|pool| pool.dirty_slices).unwrap();
+        let (before, now) = (dirty(), os::now_ms());
+        let left = |ago: u32, later: u32| {
+            TICKED.store(now.wrapping_add(later).wrapping_sub(ago), Relaxed);
+            tick(now.wrapping_add(later));
+            dirty()
+        };
+        assert!(before >= 2 && left(TICK, 1) == before, "they are too young");
+        assert_eq!(left(TICK - 1, 60_000), before, "it has just looked");
+        left(TICK, 60_000) == 0 && TICKED.load(Relaxed) == now.wrapping_add(60_000)
+    }));
+}
+
 /// It may be stopped, or have no processor to run on.
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
