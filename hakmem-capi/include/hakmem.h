@@ -184,7 +184,7 @@ typedef struct hak_class_stats_t {
 extern "C" {
 #endif // __cplusplus
 
-// Allocates `size` bytes. NULL and ENOMEM when there is no memory.
+// Allocates `size` bytes, at least 16, at a multiple of 16. NULL and ENOMEM when there is no memory.
 void *hak_malloc(size_t size) HAK_NEW HAK_SIZE(1);
 
 // Frees a block. NULL is fine; `errno` is left alone.

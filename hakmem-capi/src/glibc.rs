@@ -81,8 +81,8 @@ pub extern "C" fn mallinfo() -> Mallinfo {
     Mallinfo { fields: all.map(|n| n.min(c_int::MAX as usize) as c_int) }
 }
 
-/// glibc's `malloc_info`: the figures of [`mallinfo2`] as XML, on a stream. 0, or `EINVAL` for `options`
-/// other than 0.
+/// glibc's `malloc_info`: free bytes, blocks with a mapping of their own, and the bytes mapped in all, as
+/// XML, on a stream. 0, or `EINVAL` for `options` other than 0.
 ///
 /// # Safety
 ///

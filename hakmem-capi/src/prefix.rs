@@ -5,7 +5,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use hakmem_core::__c as core_c;
 
-/// Allocates `size` bytes. NULL and ENOMEM when there is no memory.
+/// Allocates `size` bytes, at least 16, at a multiple of 16. NULL and ENOMEM when there is no memory.
 /// cbindgen:postfix=HAK_NEW HAK_SIZE(1)
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_malloc(size: usize) -> *mut c_void {

@@ -16,7 +16,8 @@ const WATCHED: bool = cfg!(any(feature = "asan", feature = "valgrind"));
 
 /// The bytes that a block has: at least what was asked for. 0 for null.
 ///
-/// This is the size of its class, or as it was rounded up: [`good_size`] says the same in advance. It is
+/// This is the size of its class, or as it was rounded up: [`good_size`] says the same in advance, unless
+/// `realloc` has made it shorter or longer where it lies. It is
 /// exactly what was asked for in hardened mode, and with the features `asan` and `valgrind`.
 ///
 /// Made for those who count what things cost. What lies beyond the size in the layout is not the program's

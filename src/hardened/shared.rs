@@ -1,6 +1,6 @@
 //! Blocks of the classes above 4 KiB come from slabs that threads share: two for each class.
 //!
-//! Such a slab has 128 to 512 KiB, and whoever takes blocks from it goes through all of it, so that a freed
+//! Such a slab has 128 to 640 KiB, and whoever takes blocks from it goes through all of it, so that a freed
 //! block is handed out late and at random. If each thread had one, 16 threads held 68 MiB of which nothing
 //! was in use. Who takes many blocks ([`pace`](crate::hardened::pace)), or finds that another thread is here,
 //! takes a slab for itself, as in other classes, until a word of that is used up: so none waits where many

@@ -75,8 +75,13 @@ static KNOWN: [Known; 24] = [
     }),
 ];
 
-/// What the command and the tests read from the environment.
-const OTHERS: [&str; 7] = [
+/// What the command, the tests and the scripts read from the environment.
+const OTHERS: [&str; 12] = [
+    "HAKMEM_CORPUS_PART",
+    "HAKMEM_DEEP_MINUTES",
+    "HAKMEM_KEEP_REPORT",
+    "HAKMEM_SECURITY_RUNS",
+    "HAKMEM_SONAME",
     "HAKMEM_LIB",
     "HAKMEM_LONG",
     "HAKMEM_RECORD_FILE",
