@@ -1,5 +1,5 @@
-//! What has been free for the purge delay goes back also while the program only allocates and frees large blocks
-//! that come from what was kept of others. Nothing depends on how long something takes.
+//! What has been free for the purge delay goes back also while the program only allocates and frees large
+//! blocks that come from what was kept of others. Nothing depends on how long something takes.
 
 #[path = "support/waiting.rs"]
 mod waiting;

@@ -32,8 +32,8 @@ impl fmt::Display for InvalidLimits {
 
 impl core::error::Error for InvalidLimits {}
 
-/// Sets the limits of the process. They replace those set before, and those of the options. `usize::MAX` is no
-/// limit, like 0.
+/// Sets the limits of the process. They replace those set before, and those of the options. `usize::MAX` is
+/// no limit, like 0.
 ///
 /// What counts is [`Stats::bytes_held`](crate::Stats::bytes_held): SuperSlabs of 2 MiB each and mappings of
 /// blocks above 960 KiB, including those that are free or kept for reuse; in hardened mode more
