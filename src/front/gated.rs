@@ -10,10 +10,10 @@ use crate::front::magazine::{ARMED, MISSED, QUIET};
 use crate::front::thread;
 use crate::lockfree::magazine_slots::own;
 use crate::sampling;
-use crate::superslab::slab::Allocation;
+use crate::superslab::slab::{Allocation, Block};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::compiler_fence;
-use crate::tiny::bins::Bins;
+use crate::tiny::bins::{Bins, UNMARKED};
 use crate::tiny::classes::stride;
 
 #[cfg(all(test, not(loom)))]
@@ -279,9 +279,14 @@ impl Heap {
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, class: u8) {
-        // SAFETY: the calling thread owns the heap and enters it. Between the two nothing disarms it.
+        // SAFETY: the calling thread owns the heap and enters it. Between the two nothing disarms it. The
+        // block has a second word, unless blocks of its class have room for none.
         unsafe {
             let _entered = Heap::enter(heap);
+            // As `free` would leave it: it may have been freed before.
+            if thread::is_in_c() && !sampling::is_on() && class as usize != UNMARKED {
+                Block::set_half_mark(block.cast(), (*heap).bins.secret);
+            }
             Heap::free_gated(heap, block, class);
         }
     }

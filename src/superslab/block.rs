@@ -113,6 +113,16 @@ impl Block {
         // SAFETY: the second word lies inside the block, which the caller alone uses.
         unsafe { (*block).mark = Block::half_mark(block, secret) }
     }
+    /// [`Block::set_half_mark`] in a loop, which the compiler sees through.
+    ///
+    /// # Safety
+    ///
+    /// As [`Block::set_half_mark`].
+    #[inline(always)]
+    pub(crate) unsafe fn set_half_mark_of_many(block: *mut Self, secret: usize) {
+        // SAFETY: as in `set_half_mark`.
+        unsafe { (*block).mark = (block.addr() ^ secret) & u32::MAX as usize }
+    }
     /// The lower half of the block's mark. Its upper half would not be 0: that of the secret never is, and no
     /// address has the highest bit.
     #[inline(always)]

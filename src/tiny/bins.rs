@@ -187,9 +187,9 @@ impl Bins {
     }
 
     /// Takes as many blocks of the current slab of `class` as it has and as there is room for in `to`, and
-    /// returns how many. Who takes them from the end of `to` gets untouched memory by ascending address. Of
-    /// those that carry the mark the lower half stays, if they are for a magazine whose blocks are `marked`:
-    /// so that C's `free` finds that they have been freed before.
+    /// returns how many. Who takes them from the end of `to` gets untouched memory by ascending address. If
+    /// they are for a magazine whose blocks are `marked`, they get the lower half of the mark where memory is
+    /// not untouched: so that C's `free` finds that they have been freed before.
     ///
     /// # Safety
     ///
@@ -237,9 +237,9 @@ impl Bins {
     }
 
     /// Cuts as many blocks from the untouched memory of a slab as it has and as there is room for in `to`,
-    /// and returns how many. Who takes them from the end of `to` gets them by ascending address. Marks that
-    /// an earlier slab in this place has left are halved if the magazine's blocks are `marked`: the program
-    /// may still free those blocks for the second time.
+    /// and returns how many. Who takes them from the end of `to` gets them by ascending address. Where an
+    /// earlier slab may have left marks, all get the lower half if the magazine's blocks are `marked`: the
+    /// program may still free for the second time what it has freed there. To look first would take longer.
     ///
     /// # Safety
     ///
@@ -263,12 +263,12 @@ impl Bins {
             let unmark = (*slab).rest & ZERO == 0 && (*slab).class as usize != UNMARKED;
             wrote(slab);
             Slab::set_bump(slab, start.wrapping_add(count * stride));
-            let mut block = start;
+            let (mut block, secret) = (start, (*bins).secret);
             for slot in to.get(..count).unwrap_or_default().iter().rev() {
-                if unmark && marked && Block::is_marked(block.cast(), (*bins).secret) {
-                    Block::set_half_mark(block.cast(), (*bins).secret);
+                if unmark && marked {
+                    Block::set_half_mark_of_many(block.cast(), secret);
                 } else if unmark {
-                    Block::set_mark(block.cast(), (*bins).secret, false);
+                    Block::set_mark(block.cast(), secret, false);
                 }
                 slot.store(block, Relaxed);
                 block = block.wrapping_add(stride);

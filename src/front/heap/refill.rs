@@ -185,6 +185,13 @@ impl Heap {
         // the top to the limit are free, and nobody looks at them before the top has moved.
         unsafe {
             let (bins, counters) = (&raw mut (*heap).bins, &raw const (*heap).counters);
+            // Below a gap that a visitor has left may be some.
+            if (*heap).magazines.gather(&(*heap).tops, class) {
+                let block = MagazineTops::pop(heap.cast(), class);
+                if !block.is_null() {
+                    return block;
+                }
+            }
             let (top, limit) = (&(&(*heap).tops.top)[class], &(&(*heap).tops.limit)[class]);
             let first = top.load(Relaxed);
             let room = limit.load(Relaxed).addr().saturating_sub(first.addr()) / size_of::<Slot>();
